@@ -1,0 +1,71 @@
+/* backend.h - the seam between operations and kernels: a table of functions, one table a device.
+ *
+ * ref   plain loops with double accumulation; the oracle, frozen           (backend/ref*.c)
+ * null  computes nothing: the same code then only counts memory and traffic (backend/null.c)
+ * cpu   vectorized, threaded                                                (backend/cpu*.c)
+ *
+ * Shapes were checked in op.c; kernels check nothing. Equations stand in op.h at the operation of the same name.
+ */
+#ifndef CLV_BACKEND_H
+#define CLV_BACKEND_H
+
+#include "op/op.h"
+
+typedef enum clv_gemm_kind {
+    CLV_NT, /* C[m,n] = A[m,k] B[n,k]^T   forward             */
+    CLV_NN, /* C[m,n] = A[m,k] B[k,n]     gradient of input   */
+    CLV_TN  /* C[m,n] = A[k,m]^T B[k,n]   gradient of weights */
+} clv_gemm_kind;
+
+typedef struct clv_backend {
+    const char *name;
+    /* C = op(A) op(B) (+ C if accumulate) (+ bias over rows, if bias.ndim). A, B, C are used as rows x last dim. */
+    void (*gemm)(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate);
+    void (*column_sums)(clv_tensor sum, clv_tensor x); /* sum += 1^T x */
+    void (*norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm);
+    void (*norm_backward)(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x, clv_tensor stat,
+                          const clv_norm *norm);
+    void (*headnorm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, clv_heads at, const clv_norm *norm);
+    void (*headnorm_backward)(clv_ctx *cx, clv_tensor du, clv_tensor x, clv_tensor stat, clv_heads at,
+                              const clv_norm *norm);
+    void (*rope)(clv_tensor u, clv_heads at, clv_tensor table, clv_tensor pos, int sign);
+    void (*dropout)(clv_tensor y, clv_tensor x, const clv_dropout *drop);
+    void (*attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tensor q, clv_tensor kv,
+                              const clv_attn *a);
+    void (*attention_backward)(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, const clv_attn_saved *saved,
+                               const clv_attn *a);
+    void (*attention_range)(clv_tensor range, clv_tensor doc, bool causal, int64_t window);
+    void (*act_forward)(clv_tensor v, clv_tensor u, clv_act act);
+    void (*act_backward)(clv_tensor du, clv_tensor dv, clv_tensor u, clv_act act);
+    void (*embed_forward)(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t first);
+    void (*embed_backward)(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t first);
+    void (*embed_add)(clv_tensor y, clv_tensor ids, clv_tensor w);
+    void (*residual_forward)(clv_tensor y, clv_tensor x, clv_tensor z, clv_tensor bias, const clv_dropout *drop);
+    void (*residual_backward)(clv_tensor dz, clv_tensor dbias, clv_tensor dy, const clv_dropout *drop);
+    void (*ce_max)(clv_tensor max, clv_tensor logits, const clv_ce *ce);
+    void (*ce_sums)(clv_tensor target_logit, clv_tensor sums, clv_tensor logits, clv_tensor max, const clv_ce *ce);
+    void (*ce_loss)(clv_tensor loss, clv_tensor nll, clv_tensor target_logit, clv_tensor sums, const clv_ce *ce);
+    void (*ce_backward)(clv_tensor logits, clv_tensor max, clv_tensor sums, clv_tensor weight, const clv_ce *ce);
+    void (*zero)(clv_tensor t);
+    void (*copy)(clv_tensor y, clv_tensor x);
+    void (*add)(clv_tensor y, clv_tensor x);
+    void (*scale)(clv_tensor y, float a);
+    void (*sum_squares)(clv_tensor sum, clv_tensor x);
+    void (*dot)(clv_tensor sum, clv_tensor w, clv_tensor x);
+    void (*to_host)(void *out, clv_tensor t);
+    void (*from_host)(clv_tensor t, const void *in);
+    void (*adamw)(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a);
+} clv_backend;
+
+const clv_backend *clv_backend_ref(void);
+const clv_backend *clv_backend_null(void);
+const clv_backend *clv_backend_cpu(void);
+const clv_backend *clv_backend_find(const char *name); /* NULL when unknown */
+/* Threads of this process's kernels and products; what BLAS that is, for the start-up lines. */
+void clv_backend_threads_set(int threads);
+int clv_backend_threads(void);
+const char *clv_backend_blas(void);
+/* Register-only fused multiply-adds on all threads: the peak that shares are taken of, in FLOP/s. Takes ~50 ms. */
+double clv_backend_peak(void);
+
+#endif
