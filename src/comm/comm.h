@@ -102,7 +102,7 @@ clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes); /* the group on wh
 clv_comm *clv_mesh_world(const clv_mesh *mesh);
 int clv_mesh_size(const clv_mesh *mesh, unsigned axes);
 int clv_mesh_coord(const clv_mesh *mesh, unsigned axes); /* this rank's number in that group */
-void clv_mesh_progress(void *mesh);                      /* for the backend's idle hook */
+void clv_mesh_progress(const clv_mesh *mesh);            /* for the idle hook of clv_ctx */
 
 /* ---- the ledger: calls and payload bytes (what one rank hands in; for a gather, what it gets) per group and kind
  * ----------------- */

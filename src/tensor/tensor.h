@@ -26,11 +26,12 @@ typedef struct clv_tensor {
 
 /* What one micro-batch runs in. */
 typedef struct clv_ctx {
-    const struct clv_backend *be; /* op/backend.h */
-    const struct clv_mesh *mesh;  /* comm/comm.h */
-    clv_arena *save;              /* lives until this micro-batch's backward */
-    clv_arena *temp;              /* lives until the enclosing mark */
-    struct clv_rng *rng;          /* parallel/parallel.h; NULL where nothing is random (evaluation) */
+    const struct clv_backend *be;              /* op/backend.h */
+    const struct clv_mesh *mesh;               /* comm/comm.h */
+    clv_arena *save;                           /* lives until this micro-batch's backward */
+    clv_arena *temp;                           /* lives until the enclosing mark */
+    struct clv_rng *rng;                       /* parallel/parallel.h; NULL where nothing is random (evaluation) */
+    void (*idle)(const struct clv_mesh *mesh); /* between panels of a long product; NULL: nothing is in flight */
 } clv_ctx;
 
 size_t clv_dtype_size(clv_dtype dtype);
