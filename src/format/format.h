@@ -171,8 +171,7 @@ typedef struct clv_mt19937 {
 } clv_mt19937;
 void clv_mt19937_seed(clv_mt19937 *mt, uint32_t seed);
 uint32_t clv_mt19937_next(clv_mt19937 *mt);
-void clv_mt19937_shuffle_i32(clv_mt19937 *mt, int32_t *array, int64_t n);
-void clv_mt19937_shuffle_i64(clv_mt19937 *mt, int64_t *array, int64_t n);
+void clv_mt19937_shuffle(clv_mt19937 *mt, int64_t *array, int64_t n); /* the draws do not depend on the type */
 
 /* ---- svg.c: a line chart
  * --------------------------------------------------------------------------------------------------- */
