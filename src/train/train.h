@@ -1,0 +1,145 @@
+/* train.h - the trainer: options, schedules, optimizer, data order, checkpoints, evaluation, generation, verification.
+ */
+#ifndef CLV_TRAIN_H
+#define CLV_TRAIN_H
+
+#include "format/format.h"
+#include "model/model.h"
+#include "op/backend.h"
+
+/* ---- options.c: one row of options.def = one field here -------------------------------------------------------------
+ */
+
+typedef struct clv_list {
+    const char **word;
+    size_t count;
+} clv_list;
+
+#define CLV_TYPE_INT  int64_t
+#define CLV_TYPE_REAL double
+#define CLV_TYPE_FLAG bool
+#define CLV_TYPE_TEXT const char *
+#define CLV_TYPE_LIST clv_list
+
+typedef struct clv_options {
+#define CLV_OPTION(kind, field, preset, limits, commands, group, sentence) CLV_TYPE_##kind field;
+#include "train/options.def"
+#undef CLV_OPTION
+    struct { /* given by the user, on the command line or in the file */
+#define CLV_OPTION(kind, field, preset, limits, commands, group, sentence) bool field;
+#include "train/options.def"
+#undef CLV_OPTION
+    } is_set;
+    char command; /* one of the letters in options.def */
+} clv_options;
+
+void clv_options_default(clv_options *options, char command);
+void clv_options_free(clv_options *options);
+/* argv[0..count-1] are options, "--name value", "--name=value", "--flag", "--no-flag"; --config FILE is read first, in
+ * YAML, and the command line wins. Words that are no options go to `words` (may be NULL: then they are refused). Errors
+ * (CLV_BAD_USAGE): unknown option with the nearest names; a Megatron option that does not apply, with the reason; a
+ * value of the wrong kind or out of range. */
+clv_status clv_options_parse(clv_options *options, int count, char *const *argv, clv_list *words);
+void clv_options_help(char command, clv_text *out);
+void clv_options_dump(const clv_options *options, clv_text *out); /* a JSON object of every option of the command */
+/* The shape of a new model from these options (Megatron's rules for defaults). vocab: from the tokenizer, or 0. */
+clv_status clv_options_config(const clv_options *options, int64_t vocab, clv_config *out);
+/* A shape option that was given and contradicts `config` is refused with both values. */
+clv_status clv_options_agree(const clv_options *options, const clv_config *config);
+
+/* ---- lr.c: Megatron's schedules, counted in samples
+ * ------------------------------------------------------------------- */
+
+typedef enum clv_lr_style {
+    CLV_LR_CONSTANT,
+    CLV_LR_LINEAR,
+    CLV_LR_COSINE,
+    CLV_LR_INVERSE_SQRT,
+    CLV_LR_WSD
+} clv_lr_style;
+typedef enum clv_wsd_style { CLV_WSD_EXPONENTIAL, CLV_WSD_LINEAR, CLV_WSD_COSINE, CLV_WSD_MINUS_SQRT } clv_wsd_style;
+typedef struct clv_lr_plan {
+    clv_lr_style style;
+    clv_wsd_style wsd_style;
+    double max, min, init;
+    int64_t warmup, decay, wsd_decay; /* samples */
+} clv_lr_plan;
+/* n: samples of the updates made so far (0 at the first).  Source: Megatron-LM, optimizer_param_scheduler. */
+double clv_lr_at(const clv_lr_plan *plan, int64_t n);
+clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *options, int64_t global_batch, int64_t train_samples);
+
+/* ---- optimizer.c: AdamW over the records
+ * -------------------------------------------------------------------------------- */
+
+typedef struct clv_optimizer {
+    clv_tensor *m, *v; /* one each a parameter, local shards, fp32 */
+    size_t count;
+    int64_t step; /* updates made */
+    double beta1, beta2, eps, weight_decay;
+} clv_optimizer;
+void clv_optimizer_create(clv_optimizer *o, const clv_param *params, size_t count, clv_arena *arena);
+void clv_optimizer_destroy(clv_optimizer *o);
+/* One update with gradients times grad_scale. No communication. */
+void clv_optimizer_step(clv_ctx *cx, clv_optimizer *o, const clv_param *params, double lr, double grad_scale);
+
+/* ---- clip.c: coefficient clip/(norm + 1e-6) when below 1; 1 when clip is 0 or the norm is not finite
+ * ----------------------- */
+double clv_clip_coefficient(double norm, double clip);
+
+/* ---- checkpoint.c: a Hugging Face folder plus training/
+ * --------------------------------------------------------------------- */
+
+typedef struct clv_progress { /* what state.json holds besides the options */
+    int64_t iteration, samples, tokens, skipped, optimizer_step;
+    clv_lr_plan plan;
+    int64_t train_samples, seq_length, global_batch, seed;
+    char data_order[16];
+} clv_progress;
+
+typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrowed */
+    clv_ctx *cx;
+    const clv_config *config;
+    clv_param *params;
+    size_t param_count;
+    clv_optimizer *optimizer; /* NULL: weights only */
+    clv_progress *progress;   /* NULL: weights only */
+    const clv_options *options;
+    const char *tokenizer_folder; /* whose tokenizer files are copied beside the weights; NULL: none */
+} clv_checkpoint;
+
+/* ROOT/iter_%07d, then ROOT/latest by rename; at any instant of a crash the one before stays usable. keep_last > 0
+ * removes older ones afterwards. Collective: world. Errors: agreed on by all ranks. */
+clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_t keep_last);
+/* Finds what `path` means: a root with `latest`, an iter_ folder, or a plain Hugging Face folder. out holds 4096 bytes.
+ * *resumable: has training/. */
+clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable);
+/* Each rank reads the boxes that it holds. Every tensor of the file is used, every parameter is filled, or it is an
+ * error with names and shapes. Collective: world. */
+clv_status clv_checkpoint_load(const clv_checkpoint *c, const char *folder);
+/* Plain weights of a folder in the file's names: gathered whole on rank 0 (NULL on others), freed by the caller. */
+float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local);
+
+/* ---- dataset.c, sampler.c, preprocess.c
+ * ------------------------------------------------------------------------------------------ */
+#include "train/train_data.h"
+
+/* ---- trainer.c
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct clv_runtime { /* a process of the run */
+    clv_comm *world;
+    clv_mesh *mesh;
+    int threads;
+} clv_runtime;
+
+/* Threads, mesh, start-up lines (ranks, hosts, threads, BLAS, binding, layout). Collective: world. */
+clv_status clv_runtime_open(clv_runtime *rt, clv_comm *world, const clv_options *options, int64_t kv_heads);
+void clv_runtime_close(clv_runtime *rt);
+
+clv_status clv_train(clv_comm *world, const clv_options *options);
+clv_status clv_eval(clv_comm *world, const clv_options *options);
+clv_status clv_generate(clv_comm *world, const clv_options *options);
+clv_status clv_verify(clv_comm *world, const clv_options *options);
+
+#endif
