@@ -12,7 +12,8 @@
 /* ---- linear.  y = x W^T + b
  * ------------------------------------------------------------------------------------------ Column parallel (split =
  * 0, rows of W are shards):   x R  -> y SL;   dy SL -> dx P Row parallel    (split = 1, columns of W):           x SL
- * -> y P;    dy R  -> dx SL;  its bias is added after g. */
+ * -> y P;    dy R  -> dx SL;  its bias is added after g, by the
+ * residual, which therefore owns its gradient too. */
 typedef struct clv_linear {
     clv_tensor w, dw; /* [out, in] */
     clv_tensor b, db; /* [out]; ndim 0 when there is none */
@@ -62,7 +63,8 @@ typedef struct clv_dropout {
 } clv_dropout;
 
 /* Kept when clv_uniform_at(column key, element) >= p; then times 1/(1-p). element = (first + row) h + column for
- * activations [s, b, h]. The same call is its own backward. y may be x. */
+ * activations [s, b, h]. The same call is its own backward. y may be x. No drop (NULL) or p = 0 keeps everything. */
+uint64_t clv_dropout_key(uint64_t key, int64_t sample); /* the column key */
 void clv_dropout_apply(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_dropout *drop);
 
 /* ---- attention.  o = dropout(softmax(scale q k^T + mask)) v, tiled: no s x s matrix is ever held
@@ -73,7 +75,7 @@ typedef struct clv_attn {
     clv_tensor
         range; /* i32 [sq, b, 2]: query sees keys lo <= j < hi (causal, window, documents, cache are all ranges) */
     clv_tensor mask;  /* u8 [b, sq, sk], 1 = may see; ndim 0 when there is none */
-    clv_dropout drop; /* element = ((head of this rank) sq + query) sk + key */
+    clv_dropout drop; /* element = ((drop.first + head of this rank) sq + query) sk + key */
 } clv_attn;
 
 /* q [sq, b, wq], kv [sk, b, wkv] (the same tensor in training) -> o [sq, b, n d], lse f32 [b, n, sq].
