@@ -1,0 +1,172 @@
+/* Orders: Megatron's golden values, and what the stable order promises. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/train_data.h"
+
+static char folder[] = "/tmp/clv_order_XXXXXX";
+static char prefix[64];
+
+static clv_indexed *set_of(const int64_t *lengths, int64_t count)
+{
+    static const int32_t zeros[1000];
+    clv_indexed_writer *w;
+    clv_indexed *data;
+    assert_int_equal(clv_indexed_writer_create(&w, prefix, 100).code, CLV_OK);
+    for (int64_t i = 0; i < count; i++) {
+        assert_int_equal(clv_indexed_writer_add(w, zeros, lengths[i]).code, CLV_OK);
+        clv_indexed_writer_end_document(w);
+    }
+    assert_int_equal(clv_indexed_writer_finish(w).code, CLV_OK);
+    assert_int_equal(clv_indexed_open(&data, prefix).code, CLV_OK);
+    return data;
+}
+
+static void megatron_golden(void **state)
+{
+    (void)state;
+    static const int64_t documents[] = {0, 1, 2, 3, 1, 2, 3, 0}, shuffle[] = {0, 2, 3, 1, 4, 8, 7, 6, 5};
+    static const clv_row rows[] = {{0, 0}, {0, 4}, {2, 0}, {2, 4}, {3, 1}, {4, 1}, {5, 2}, {5, 6}, {6, 3}, {7, 3}};
+    clv_indexed *data = set_of((int64_t[]){5, 3, 7, 4}, 4);
+    clv_span span;
+    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
+    clv_sample_order order = clv_order_megatron(&span, 4, 1234, 6);
+    assert_int_equal(order.joined, 8);
+    assert_int_equal(order.samples, 9);
+    assert_memory_equal(order.sequence, documents, sizeof documents);
+    assert_memory_equal(order.row, rows, sizeof rows);
+    assert_memory_equal(order.shuffle, shuffle, sizeof shuffle);
+    clv_order_free(&order);
+
+    order = clv_order_megatron(&span, 4, 1234, 8); /* needs 4 of the last epoch's 4: no part of its own */
+    assert_int_equal(order.joined, 8);
+    assert_memory_not_equal(order.sequence, documents, sizeof documents);
+    clv_order_free(&order);
+    clv_indexed_close(data);
+}
+
+static void splits(void **state)
+{
+    (void)state;
+    int64_t lengths[1000];
+    for (int i = 0; i < 1000; i++)
+        lengths[i] = 1;
+    clv_indexed *data = set_of(lengths, 1000);
+    static const struct {
+        const char *split;
+        int which;
+        int64_t first, count;
+    } good[] = {{"969,30,1", 0, 0, 969}, {"969, 30, 1", 1, 969, 30}, {"969,30,1", 2, 999, 1}, {"98,2,0", 1, 980, 20},
+                {"1", 0, 0, 1000},       {"1,1,1", 1, 333, 334},     {NULL, 2, 0, 1000}};
+    clv_span span;
+    for (size_t i = 0; i < CLV_COUNT(good); i++) {
+        assert_int_equal(clv_span_of(&span, data, good[i].split, good[i].which).code, CLV_OK);
+        assert_int_equal(span.first, good[i].first);
+        assert_int_equal(span.count, good[i].count);
+        assert_int_equal(span.tokens, good[i].count);
+    }
+    static const char *const bad[] = {"", "a", "1,2,3,4", "1;2", "-1,2", "0,0,0", "nan", "969,", "100,0,0"};
+    for (size_t i = 0; i < CLV_COUNT(bad); i++)
+        assert_int_not_equal(clv_span_of(&span, data, bad[i], 1).code, CLV_OK);
+    clv_indexed_close(data);
+
+    data = set_of(lengths, 5); /* 2.5 rounds to 2, as in Python */
+    assert_int_equal(clv_span_of(&span, data, "1,1", 0).code, CLV_OK);
+    assert_int_equal(span.count, 2);
+    clv_indexed_close(data);
+}
+
+static void tail_is_counted(void **state)
+{
+    (void)state;
+    clv_span span;
+    clv_indexed *data = set_of((int64_t[]){40, 45}, 2);
+    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_span_samples(&span, 8), 10);
+    clv_indexed_close(data);
+    data = set_of((int64_t[]){40, 41}, 2);
+    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_span_samples(&span, 8), 10);
+    clv_indexed_close(data);
+    data = set_of((int64_t[]){40, 40}, 2);
+    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_span_samples(&span, 8), 9);
+    clv_indexed_close(data);
+}
+
+static void is_permutation(const int64_t *array, int64_t n, int64_t first)
+{
+    char *seen = clv_alloc((size_t)n, 1);
+    for (int64_t i = 0; i < n; i++) {
+        assert_in_range(array[i], first, first + n - 1);
+        assert_int_equal(seen[array[i] - first], 0);
+        seen[array[i] - first] = 1;
+    }
+    free(seen);
+}
+
+/* Each epoch: every sequence joined once, every sample read once, rows s tokens apart; epochs and seeds differ. */
+static void stable_epochs(void **state)
+{
+    (void)state;
+    int64_t lengths[200];
+    for (int i = 0; i < 200; i++)
+        lengths[i] = i % 7 == 0 ? 0 : 1 + i % 13;
+    clv_indexed *data = set_of(lengths, 200);
+    clv_span span;
+    assert_int_equal(clv_span_of(&span, data, "10,90", 1).code, CLV_OK);
+    clv_sample_order e[3] = {clv_order_stable(&span, 5, 1, 0), clv_order_stable(&span, 5, 1, 1),
+                             clv_order_stable(&span, 5, 2, 0)};
+    for (int k = 0; k < 3; k++) {
+        is_permutation(e[k].sequence, span.count, span.first);
+        is_permutation(e[k].shuffle, e[k].samples, 0);
+        int64_t before = 0, at = 0;
+        for (int64_t j = 0; j <= e[k].samples; j++) {
+            while (at < e[k].row[j].at)
+                before += clv_indexed_length(data, e[k].sequence[at++]);
+            assert_int_equal(before + e[k].row[j].offset, 5 * j);
+        }
+    }
+    for (int k = 1; k < 3; k++) {
+        assert_memory_not_equal(e[0].sequence, e[k].sequence, (size_t)span.count * 8);
+        assert_memory_not_equal(e[0].shuffle, e[k].shuffle, (size_t)e[0].samples * 8);
+    }
+    for (int k = 0; k < 3; k++)
+        clv_order_free(&e[k]);
+    clv_indexed_close(data);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    snprintf(prefix, sizeof prefix, "%s/set", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char path[80];
+    snprintf(path, sizeof path, "%s.bin", prefix);
+    unlink(path);
+    snprintf(path, sizeof path, "%s.idx", prefix);
+    unlink(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(megatron_golden), cmocka_unit_test(splits),
+                                       cmocka_unit_test(tail_is_counted), cmocka_unit_test(stable_epochs)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
