@@ -1,0 +1,107 @@
+/* gradient.c - finishing the gradients of a step: the sums that backward left open, and the global norm.
+ *
+ * Whether a gradient is still a partial sum stands in its record (sum_axes). Missing one lets replicas drift apart; one
+ * too many counts it double. The norm takes every logical element once: of replicas, only the first rank's.
+ */
+#include "parallel.h"
+
+clv_box clv_param_box(const clv_mesh *mesh, const clv_param *p)
+{
+    clv_box box = {.count = {p->whole[0], p->ndim > 1 ? p->whole[1] : 1}};
+    if (p->split_dim < 0)
+        return box;
+    const int64_t local = p->w.dim[p->split_dim];
+    const int64_t first = local * clv_mesh_coord(mesh, p->split_axes);
+    const int64_t left = p->whole[p->split_dim] - first;
+    box.first[p->split_dim] = CLV_MIN(first, p->whole[p->split_dim]);
+    box.count[p->split_dim] = CLV_MAX(0, CLV_MIN(local, left));
+    return box;
+}
+
+bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
+{
+    return clv_mesh_coord(mesh, axes & ~p->split_axes) == 0;
+}
+
+enum { PACK_BYTES = 4 << 20 }; /* gradients up to this size share a message */
+
+/* Copy between the packed buffer and the gradients first .. last - 1 that are summed over `axes`. */
+static void pack(clv_ctx *cx, clv_tensor buffer, const clv_param *const *list, size_t count, bool out)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const clv_tensor dw = list[i]->dw;
+        clv_tensor part = clv_slice(buffer, at, clv_numel(dw));
+        clv_tensor flat = dw;
+        flat.ndim = 1;
+        flat.dim[0] = clv_numel(dw);
+        clv_copy(cx, out ? flat : part, out ? part : flat);
+        at += clv_numel(dw);
+    }
+}
+
+static void sum_packed(clv_ctx *cx, unsigned axes, const clv_param *const *list, size_t count)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        n += clv_numel(list[i]->dw);
+    if (n == 0)
+        return;
+    const size_t mark = clv_arena_mark(cx->temp);
+    clv_tensor buffer = clv_new_as(cx->temp, CLV_F32, n);
+    pack(cx, buffer, list, count, false);
+    clv_all_reduce(clv_mesh_comm(cx->mesh, axes), buffer.data, buffer.data, (size_t)n, CLV_F32, CLV_SUM);
+    pack(cx, buffer, list, count, true);
+    clv_arena_release(cx->temp, mark);
+}
+
+enum { PACK_COUNT = 64 };
+
+/* All gradients summed over exactly `axes`, in messages of up to PACK_BYTES; a larger one goes alone, without a copy.
+ */
+static void sum_over(clv_ctx *cx, unsigned axes, const clv_param *params, size_t count)
+{
+    const clv_param *list[PACK_COUNT];
+    size_t listed = 0, bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        const clv_param *p = &params[i];
+        if (p->sum_axes != axes)
+            continue;
+        const size_t size = clv_bytes(p->dw);
+        if (size > PACK_BYTES) {
+            clv_comm *comm = clv_mesh_comm(cx->mesh, axes);
+            clv_all_reduce(comm, p->dw.data, p->dw.data, (size_t)clv_numel(p->dw), CLV_F32, CLV_SUM);
+            continue;
+        }
+        if (listed == PACK_COUNT || bytes + size > PACK_BYTES) {
+            sum_packed(cx, axes, list, listed);
+            listed = bytes = 0;
+        }
+        list[listed++] = p;
+        bytes += size;
+    }
+    sum_packed(cx, axes, list, listed);
+}
+
+void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count)
+{
+    for (unsigned axes = 1; axes <= CLV_WORLD; axes++) /* the same order of groups on every rank */
+        if (clv_mesh_size(cx->mesh, axes) > 1)
+            sum_over(cx, axes, params, count);
+}
+
+double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)
+{
+    const size_t mark = clv_arena_mark(cx->temp);
+    clv_tensor sum = clv_new_as(cx->temp, CLV_F64, 1);
+    clv_zero(cx, sum);
+    for (size_t i = 0; i < count; i++)
+        if (clv_param_is_first(cx->mesh, &params[i], CLV_TP)) /* each logical element once */
+            clv_sum_squares(cx, sum, params[i].dw);
+    clv_comm *model = clv_mesh_comm(cx->mesh, CLV_TP | CLV_PP);
+    clv_all_reduce(model, sum.data, sum.data, 1, CLV_F64, CLV_SUM);
+    double square = 0.0;
+    clv_to_host(cx, &square, sum);
+    clv_arena_release(cx->temp, mark);
+    return clv_comm_decide(clv_mesh_world(cx->mesh), square);
+}
