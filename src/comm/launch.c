@@ -1,0 +1,44 @@
+/* launch.c - what the variables of launchers tell before MPI starts.
+ *
+ *   Open MPI's mpirun   OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, PMIX_RANK
+ *   MPICH, Intel MPI    PMI_SIZE, MPI_LOCALNRANKS
+ *   srun                SLURM_STEP_NUM_TASKS, with --mpi also PMI_SIZE or PMIX_RANK
+ *
+ * A batch script of Slurm is no launch, so SLURM_NTASKS, which it sees too, says nothing.
+ */
+#include "comm/comm_internal.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+static int number_in(const char *variable)
+{
+    const char *text = getenv(variable);
+    int64_t value = 0;
+    return text != NULL && clv_parse_i64(text, &value) && value > 0 && value <= INT32_MAX ? (int)value : 0;
+}
+
+int clv_launched_size(const char **launcher)
+{
+    static const struct {
+        const char *variable, *launcher;
+    } rows[] = {{"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"},
+                {"PMI_SIZE", "MPICH's mpiexec"},
+                {"SLURM_STEP_NUM_TASKS", "srun"}};
+    for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+        const int size = number_in(rows[i].variable);
+        *launcher = rows[i].launcher;
+        if (size > 0)
+            return size;
+    }
+    *launcher = "a PMIx launcher";
+    return getenv("PMIX_RANK") != NULL ? 1 : 0;
+}
+
+void clv_launch_yield(void)
+{
+    cpu_set_t cores;
+    const int ranks = CLV_MAX(number_in("OMPI_COMM_WORLD_LOCAL_SIZE"), number_in("MPI_LOCALNRANKS"));
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0 && ranks > CPU_COUNT(&cores))
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
