@@ -15,7 +15,7 @@
 typedef struct token_set {
     char *prefix;
     clv_indexed *data;
-    clv_span span;
+    clv_part part;
     double weight;     /* of all sets together: 1 */
     int64_t per_epoch; /* samples */
     int64_t epoch;     /* which `order` holds, -1 for none yet; always 0 in Megatron's, whose epochs are one */
@@ -38,13 +38,13 @@ struct clv_dataset {
 static clv_status open_set(token_set *set, const clv_dataset_spec *spec)
 {
     CLV_TRY(clv_indexed_open(&set->data, set->prefix));
-    CLV_TRY(clv_within(clv_span_of(&set->span, set->data, spec->split, spec->which), "%s", set->prefix));
-    set->per_epoch = clv_span_samples(&set->span, spec->seq_length);
+    CLV_TRY(clv_within(clv_part_of(&set->part, set->data, spec->split, spec->which), "%s", set->prefix));
+    set->per_epoch = clv_part_samples(&set->part, spec->seq_length);
     if (set->per_epoch == 0 && spec->order == CLV_ORDER_STABLE)
         return clv_fail(CLV_BAD_INPUT,
                         "%s: its part of the split has %lld tokens, a sample needs %lld; lower the sequence length or "
                         "give this part more",
-                        set->prefix, (long long)set->span.tokens, (long long)spec->seq_length + 1);
+                        set->prefix, (long long)set->part.tokens, (long long)spec->seq_length + 1);
     return clv_ok();
 }
 
@@ -87,7 +87,7 @@ static clv_status draw_megatron(clv_dataset *data, const clv_dataset_spec *spec)
                         data->count);
     for (size_t i = 0; i < data->count; i++) {
         token_set *set = &data->set[i];
-        set->order = clv_order_megatron(&set->span, data->seq_length, (uint32_t)data->seed,
+        set->order = clv_order_megatron(&set->part, data->seq_length, (uint32_t)data->seed,
                                         samples_of_set(data, i, spec->samples));
         set->epoch = 0;
     }
@@ -189,7 +189,7 @@ static clv_status turn_to(const clv_dataset *data, token_set *set, int64_t *with
         char name[64];
         snprintf(name, sizeof name, "data set %td", set - data->set);
         clv_order_free(&set->order);
-        set->order = clv_order_stable(&set->span, data->seq_length, clv_hash_name(data->seed, name), epoch);
+        set->order = clv_order_stable(&set->part, data->seq_length, clv_hash_name(data->seed, name), epoch);
         set->epoch = epoch;
     }
     return clv_ok();
@@ -261,13 +261,13 @@ void clv_dataset_describe(const clv_dataset *data, int64_t samples, clv_text *ou
         clv_text_printf(out, "made-up tokens below %lld\n", (long long)data->vocab);
     for (size_t i = 0; i < data->count; i++) {
         const token_set *set = &data->set[i];
-        const int64_t unused = set->span.tokens - 1 - set->per_epoch * data->seq_length;
+        const int64_t unused = set->part.tokens - 1 - set->per_epoch * data->seq_length;
         const double asked = (double)samples * set->weight;
         clv_text_printf(out, "%s: %lld sequences, %lld tokens; an epoch: %lld samples, %lld tokens unused; ",
-                        set->prefix, (long long)set->span.count, (long long)set->span.tokens, (long long)set->per_epoch,
+                        set->prefix, (long long)set->part.count, (long long)set->part.tokens, (long long)set->per_epoch,
                         (long long)unused);
         clv_text_printf(out, "weight %.4g, %.0f samples, %.3g epochs\n", set->weight, asked,
-                        asked * (double)data->seq_length / (double)set->span.tokens);
+                        asked * (double)data->seq_length / (double)set->part.tokens);
     }
 }
 

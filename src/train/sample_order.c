@@ -18,18 +18,18 @@
 
 /* ---- splits ------------------------------------------------------------------------------------------------------ */
 
-static clv_status parse_split(const char *split, double part[3])
+static clv_status parse_split(const char *split, double share[3])
 {
     double sum = 0;
     const char *at = split;
     for (int i = 0; i < 3; i++)
-        part[i] = 0;
+        share[i] = 0;
     for (int i = 0; i < 3; i++) {
         char *end;
-        part[i] = strtod(at, &end);
-        if (end == at || !isfinite(part[i]) || part[i] < 0)
+        share[i] = strtod(at, &end);
+        if (end == at || !isfinite(share[i]) || share[i] < 0)
             return clv_fail(CLV_BAD_USAGE, "split '%s': expected up to three numbers >= 0, as in 969,30,1", split);
-        sum += part[i];
+        sum += share[i];
         at = end;
         if (*at != ',')
             break;
@@ -39,25 +39,25 @@ static clv_status parse_split(const char *split, double part[3])
         return clv_fail(CLV_BAD_USAGE, "split '%s': expected up to three numbers with a sum above 0, as in 969,30,1",
                         split);
     for (int i = 0; i < 3; i++)
-        part[i] /= sum;
+        share[i] /= sum;
     return clv_ok();
 }
 
-clv_status clv_span_of(clv_span *out, const clv_indexed *data, const char *split, int which)
+clv_status clv_part_of(clv_part *out, const clv_indexed *data, const char *split, int which)
 {
     CLV_CHECK(which >= 0 && which < 3, "part %d of a split", which);
     const int64_t sequences = clv_indexed_sequences(data);
     int64_t first = 0, end = sequences;
     if (split != NULL) {
-        double part[3], begin = 0;
-        CLV_TRY(parse_split(split, part));
+        double share[3], begin = 0;
+        CLV_TRY(parse_split(split, share));
         for (int i = 0; i < which; i++)
-            begin += part[i];
+            begin += share[i];
         first = (int64_t)rint(begin * (double)sequences); /* half to even, as Python rounds */
-        end = (int64_t)rint((begin + part[which]) * (double)sequences);
+        end = (int64_t)rint((begin + share[which]) * (double)sequences);
         end = CLV_MIN(end, sequences);
     }
-    *out = (clv_span){.data = data, .first = first, .count = end - first};
+    *out = (clv_part){.data = data, .first = first, .count = end - first};
     for (int64_t i = first; i < end; i++)
         out->tokens += clv_indexed_length(data, i);
     if (out->tokens > 0)
@@ -67,9 +67,9 @@ clv_status clv_span_of(clv_span *out, const clv_indexed *data, const char *split
                     split != NULL ? split : "everything", (long long)out->count, (long long)sequences);
 }
 
-int64_t clv_span_samples(const clv_span *span, int64_t seq_length)
+int64_t clv_part_samples(const clv_part *part, int64_t seq_length)
 {
-    return (span->tokens - 1) / seq_length;
+    return (part->tokens - 1) / seq_length;
 }
 
 /* ---- orders ------------------------------------------------------------------------------------------------------ */
@@ -101,15 +101,15 @@ static clv_sample_order new_order(int64_t joined, int64_t samples)
                               .samples = samples};
 }
 
-clv_sample_order clv_order_stable(const clv_span *span, int64_t seq_length, uint64_t key, int64_t epoch)
+clv_sample_order clv_order_stable(const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch)
 {
-    clv_sample_order order = new_order(span->count, clv_span_samples(span, seq_length));
+    clv_sample_order order = new_order(part->count, clv_part_samples(part, seq_length));
     char name[64];
     snprintf(name, sizeof name, "sequences of epoch %lld", (long long)epoch);
-    clv_permutation(order.sequence, span->count, clv_hash_name(key, name));
-    for (int64_t i = 0; i < span->count; i++)
-        order.sequence[i] += span->first;
-    find_rows(&order, span->data, seq_length);
+    clv_permutation(order.sequence, part->count, clv_hash_name(key, name));
+    for (int64_t i = 0; i < part->count; i++)
+        order.sequence[i] += part->first;
+    find_rows(&order, part->data, seq_length);
     snprintf(name, sizeof name, "samples of epoch %lld", (long long)epoch);
     clv_permutation(order.shuffle, order.samples, clv_hash_name(key, name));
     return order;
@@ -122,21 +122,21 @@ static void shuffle_apart(clv_mt19937 *mt, int64_t *array, int64_t n, int64_t wh
     clv_mt19937_shuffle(mt, array + whole, n - whole);
 }
 
-clv_sample_order clv_order_megatron(const clv_span *span, int64_t seq_length, uint32_t seed, int64_t samples)
+clv_sample_order clv_order_megatron(const clv_part *part, int64_t seq_length, uint32_t seed, int64_t samples)
 {
-    const int64_t s = seq_length, t = span->tokens;
+    const int64_t s = seq_length, t = part->tokens;
     const int64_t epochs = CLV_MAX(CLV_CEIL_DIV(samples * s + 1, t), 1);
     const int64_t all = (epochs * t - 1) / s;
     const int64_t before_last = ((epochs - 1) * t - 1) / s;
     const bool apart = epochs > 1 && samples - before_last < (int64_t)(0.80 * (double)((t - 1) / s));
 
-    clv_sample_order order = new_order(epochs * span->count, all);
+    clv_sample_order order = new_order(epochs * part->count, all);
     clv_mt19937 mt;
     clv_mt19937_seed(&mt, seed);
     for (int64_t i = 0; i < order.joined; i++)
-        order.sequence[i] = span->first + i % span->count;
-    shuffle_apart(&mt, order.sequence, order.joined, apart ? (epochs - 1) * span->count : order.joined);
-    find_rows(&order, span->data, s);
+        order.sequence[i] = part->first + i % part->count;
+    shuffle_apart(&mt, order.sequence, order.joined, apart ? (epochs - 1) * part->count : order.joined);
+    find_rows(&order, part->data, s);
     for (int64_t i = 0; i < all; i++)
         order.shuffle[i] = i;
     shuffle_apart(&mt, order.shuffle, all, apart ? before_last : all);

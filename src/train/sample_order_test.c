@@ -36,9 +36,9 @@ static void megatron_golden(void **state)
     static const int64_t documents[] = {0, 1, 2, 3, 1, 2, 3, 0}, shuffle[] = {0, 2, 3, 1, 4, 8, 7, 6, 5};
     static const clv_row rows[] = {{0, 0}, {0, 4}, {2, 0}, {2, 4}, {3, 1}, {4, 1}, {5, 2}, {5, 6}, {6, 3}, {7, 3}};
     clv_indexed *data = set_of((int64_t[]){5, 3, 7, 4}, 4);
-    clv_span span;
-    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
-    clv_sample_order order = clv_order_megatron(&span, 4, 1234, 6);
+    clv_part part;
+    assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
+    clv_sample_order order = clv_order_megatron(&part, 4, 1234, 6);
     assert_int_equal(order.joined, 8);
     assert_int_equal(order.samples, 9);
     assert_memory_equal(order.sequence, documents, sizeof documents);
@@ -46,7 +46,7 @@ static void megatron_golden(void **state)
     assert_memory_equal(order.shuffle, shuffle, sizeof shuffle);
     clv_order_free(&order);
 
-    order = clv_order_megatron(&span, 4, 1234, 8); /* needs 4 of the last epoch's 4: no part of its own */
+    order = clv_order_megatron(&part, 4, 1234, 8); /* needs 4 of the last epoch's 4: no part of its own */
     assert_int_equal(order.joined, 8);
     assert_memory_not_equal(order.sequence, documents, sizeof documents);
     clv_order_free(&order);
@@ -66,39 +66,39 @@ static void splits(void **state)
         int64_t first, count;
     } good[] = {{"969,30,1", 0, 0, 969}, {"969, 30, 1", 1, 969, 30}, {"969,30,1", 2, 999, 1}, {"98,2,0", 1, 980, 20},
                 {"1", 0, 0, 1000},       {"1,1,1", 1, 333, 334},     {NULL, 2, 0, 1000}};
-    clv_span span;
+    clv_part part;
     for (size_t i = 0; i < CLV_COUNT(good); i++) {
-        assert_int_equal(clv_span_of(&span, data, good[i].split, good[i].which).code, CLV_OK);
-        assert_int_equal(span.first, good[i].first);
-        assert_int_equal(span.count, good[i].count);
-        assert_int_equal(span.tokens, good[i].count);
+        assert_int_equal(clv_part_of(&part, data, good[i].split, good[i].which).code, CLV_OK);
+        assert_int_equal(part.first, good[i].first);
+        assert_int_equal(part.count, good[i].count);
+        assert_int_equal(part.tokens, good[i].count);
     }
     static const char *const bad[] = {"", "a", "1,2,3,4", "1;2", "-1,2", "0,0,0", "nan", "969,", "100,0,0"};
     for (size_t i = 0; i < CLV_COUNT(bad); i++)
-        assert_int_not_equal(clv_span_of(&span, data, bad[i], 1).code, CLV_OK);
+        assert_int_not_equal(clv_part_of(&part, data, bad[i], 1).code, CLV_OK);
     clv_indexed_close(data);
 
     data = set_of(lengths, 5); /* 2.5 rounds to 2, as in Python */
-    assert_int_equal(clv_span_of(&span, data, "1,1", 0).code, CLV_OK);
-    assert_int_equal(span.count, 2);
+    assert_int_equal(clv_part_of(&part, data, "1,1", 0).code, CLV_OK);
+    assert_int_equal(part.count, 2);
     clv_indexed_close(data);
 }
 
 static void tail_is_counted(void **state)
 {
     (void)state;
-    clv_span span;
+    clv_part part;
     clv_indexed *data = set_of((int64_t[]){40, 45}, 2);
-    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
-    assert_int_equal(clv_span_samples(&span, 8), 10);
+    assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_part_samples(&part, 8), 10);
     clv_indexed_close(data);
     data = set_of((int64_t[]){40, 41}, 2);
-    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
-    assert_int_equal(clv_span_samples(&span, 8), 10);
+    assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_part_samples(&part, 8), 10);
     clv_indexed_close(data);
     data = set_of((int64_t[]){40, 40}, 2);
-    assert_int_equal(clv_span_of(&span, data, NULL, 0).code, CLV_OK);
-    assert_int_equal(clv_span_samples(&span, 8), 9);
+    assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
+    assert_int_equal(clv_part_samples(&part, 8), 9);
     clv_indexed_close(data);
 }
 
@@ -121,12 +121,12 @@ static void stable_epochs(void **state)
     for (int i = 0; i < 200; i++)
         lengths[i] = i % 7 == 0 ? 0 : 1 + i % 13;
     clv_indexed *data = set_of(lengths, 200);
-    clv_span span;
-    assert_int_equal(clv_span_of(&span, data, "10,90", 1).code, CLV_OK);
-    clv_sample_order e[3] = {clv_order_stable(&span, 5, 1, 0), clv_order_stable(&span, 5, 1, 1),
-                             clv_order_stable(&span, 5, 2, 0)};
+    clv_part part;
+    assert_int_equal(clv_part_of(&part, data, "10,90", 1).code, CLV_OK);
+    clv_sample_order e[3] = {clv_order_stable(&part, 5, 1, 0), clv_order_stable(&part, 5, 1, 1),
+                             clv_order_stable(&part, 5, 2, 0)};
     for (int k = 0; k < 3; k++) {
-        is_permutation(e[k].sequence, span.count, span.first);
+        is_permutation(e[k].sequence, part.count, part.first);
         is_permutation(e[k].shuffle, e[k].samples, 0);
         int64_t before = 0, at = 0;
         for (int64_t j = 0; j <= e[k].samples; j++) {
@@ -136,7 +136,7 @@ static void stable_epochs(void **state)
         }
     }
     for (int k = 1; k < 3; k++) {
-        assert_memory_not_equal(e[0].sequence, e[k].sequence, (size_t)span.count * 8);
+        assert_memory_not_equal(e[0].sequence, e[k].sequence, (size_t)part.count * 8);
         assert_memory_not_equal(e[0].shuffle, e[k].shuffle, (size_t)e[0].samples * 8);
     }
     for (int k = 0; k < 3; k++)

@@ -15,11 +15,11 @@
 
 typedef enum clv_data_order { CLV_ORDER_STABLE, CLV_ORDER_MEGATRON } clv_data_order;
 
-typedef struct clv_span { /* the part of a set that a split owns */
+typedef struct clv_part { /* the part of a set that a split owns */
     const clv_indexed *data;
     int64_t first, count; /* sequences */
     int64_t tokens;
-} clv_span;
+} clv_part;
 
 typedef struct clv_row { /* where a sample begins */
     int64_t at;          /* index into clv_sample_order.sequence */
@@ -36,13 +36,13 @@ typedef struct clv_sample_order {
 
 /* Part `which` (0 train, 1 valid, 2 test) of `data`: split is "969,30,1", weights of up to three parts in sequences,
  * rounded as Megatron does; NULL gives all to each. Errors: a split that is not numbers, or a part without tokens. */
-clv_status clv_span_of(clv_span *out, const clv_indexed *data, const char *split, int which);
-int64_t clv_span_samples(const clv_span *span, int64_t seq_length); /* whole samples of one epoch */
+clv_status clv_part_of(clv_part *out, const clv_indexed *data, const char *split, int which);
+int64_t clv_part_samples(const clv_part *part, int64_t seq_length); /* whole samples of one epoch */
 
 /* Epoch `epoch` alone: a pure function of (key, epoch), so that no run's length enters. */
-clv_sample_order clv_order_stable(const clv_span *span, int64_t seq_length, uint64_t key, int64_t epoch);
+clv_sample_order clv_order_stable(const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch);
 /* Megatron's order of a run of `samples` samples: NumPy's legacy shuffle over all epochs at once. */
-clv_sample_order clv_order_megatron(const clv_span *span, int64_t seq_length, uint32_t seed, int64_t samples);
+clv_sample_order clv_order_megatron(const clv_part *part, int64_t seq_length, uint32_t seed, int64_t samples);
 void clv_order_free(clv_sample_order *order);
 
 /* ---- dataset.c: one or several sets, blended, or made-up tokens, behind one handle ---------------------------------
@@ -52,7 +52,7 @@ typedef struct clv_dataset_spec {
     const char *const *prefix; /* of the sets; NULL with count 0: made-up tokens below vocab (--mock-data) */
     const double *weight;      /* of the sets, any scale; NULL: by their samples per epoch */
     size_t count;
-    const char *split; /* see clv_span_of */
+    const char *split; /* see clv_part_of */
     int which;
     int64_t seq_length;
     int64_t vocab; /* ids must lie below it */
@@ -104,21 +104,44 @@ int64_t clv_sampler_micros(const clv_sampler *sampler); /* micro-batches per ran
  * follow. Stable: a rank's micro-batches are one contiguous run of the global batch. Megatron: they take turns. */
 int64_t clv_sampler_first(const clv_sampler *sampler, int64_t consumed, int64_t micro);
 
-/* ---- preprocess.c: text or JSON lines to token files ---------------------------------------------------------------
+/* ---- text_reader.c: documents of a text file, one after the other, with bounded memory ------------------------------
  */
 
 typedef enum clv_text_format {
-    CLV_TEXT_AUTO,   /* .jsonl and .json: JSON lines; anything else: blocks */
-    CLV_TEXT_LINES,  /* one JSON object a line; its `key` is a string, or a list whose strings become sequences */
+    CLV_TEXT_AUTO,   /* .jsonl and .json: lines; anything else: blocks */
+    CLV_TEXT_LINES,  /* one JSON object a line */
     CLV_TEXT_BLOCKS, /* plain text; blank lines part documents and belong to none */
     CLV_TEXT_WHOLE   /* plain text; the file is one document */
 } clv_text_format;
+
+clv_text_format clv_text_format_of(const char *path, clv_text_format format); /* decides AUTO by the name */
+/* Where the last `percent` of a file's bytes begin, moved on to the first byte of the next document: what lies before
+ * is to learn from, what lies behind to be held out. Errors: no document begins there. */
+clv_status clv_text_cut(const char *path, clv_text_format format, double percent, int64_t *cut);
+
+typedef struct clv_text_reader clv_text_reader;
+/* Documents in bytes [first, last) of the file, both 0 or from clv_text_cut; last 0 means its end. */
+clv_status clv_text_reader_open(clv_text_reader **out, const char *path, clv_text_format format, int64_t first,
+                                int64_t last);
+void clv_text_reader_close(clv_text_reader *reader);
+/* The next document replaces `raw`; *more is false when there is none. *line: its first line, counted from 1. */
+clv_status clv_text_reader_next(clv_text_reader *reader, clv_text *raw, int64_t *line, bool *more);
+int64_t clv_text_reader_at(const clv_text_reader *reader, int64_t *total); /* bytes read, of how many */
+
+/* The texts of a document that was read as `format`: plain text is one; in a JSON line the value of `key` is one, or a
+ * list of them. Safe from several threads. Errors: what is wrong with the line. */
+typedef clv_status (*clv_text_visit)(void *user, const char *text, size_t n);
+clv_status clv_text_each(clv_text_format format, const char *key, const clv_text *raw, clv_text_visit visit,
+                         void *user);
+
+/* ---- preprocess.c: text or JSON lines to token files ---------------------------------------------------------------
+ */
 
 typedef struct clv_preprocess_spec {
     const char *input;
     clv_text_format format;
     const char *key;     /* of JSON lines; NULL means "text" */
-    int64_t first, last; /* bytes of the input to read; last 0 means to its end. Both from clv_text_cut, or 0 */
+    int64_t first, last; /* see clv_text_reader_open */
     const clv_tokenizer *tokenizer;
     bool append_eod;
     int workers;        /* threads; 0 means as many as OpenMP gives */
@@ -127,15 +150,12 @@ typedef struct clv_preprocess_spec {
 
 typedef struct clv_preprocess_counts {
     int64_t documents, sequences, tokens;
-    int64_t bytes; /* of the documents' text, without what parts them */
+    int64_t bytes; /* of the documents' texts, without what parts them */
 } clv_preprocess_counts;
 
-/* A document without tokens has no sequence, but counts as a document, as in Megatron. Memory is bounded by the longest
- * document. Errors: file, line and reason; a tokenizer without an end-of-document token when append_eod. */
+/* Each text is a sequence, without the tokenizer's own template around it; the end-of-document token ends the last one.
+ * A document without tokens has no sequence, but counts as a document, as in Megatron. Reports progress through the
+ * log. Memory is bounded by the longest document. Errors: file, line and reason; append_eod without such a token. */
 clv_status clv_preprocess(const clv_preprocess_spec *spec, clv_preprocess_counts *counts);
-
-/* Where the last `percent` of a text's bytes begin, moved on to the next document's first byte: what lies before is to
- * learn from, what lies behind to be held out. Errors: no document begins there. */
-clv_status clv_text_cut(const char *path, clv_text_format format, double percent, int64_t *cut);
 
 #endif
