@@ -115,7 +115,8 @@ typedef struct clv_block_saved {
 clv_block clv_block_create(clv_builder *b, int64_t layer);
 void clv_block_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_block *block, const clv_scene *scene,
                        clv_block_saved *saved);
-void clv_block_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, const clv_block *block, const clv_scene *scene,
+/* dx holds dy on entry and the gradient of x on return: the residual stream passes through it. */
+void clv_block_backward(clv_ctx *cx, clv_tensor dx, const clv_block *block, const clv_scene *scene,
                         const clv_block_saved *saved);
 
 /* ---- embed.c.  x = dropout(word[tokens] + position[pos])
@@ -125,6 +126,7 @@ typedef struct clv_embedding {
     clv_tensor position, dposition; /* [positions, h]; ndim 0 without */
     double dropout;
 } clv_embedding;
+clv_vocab clv_vocab_create(clv_builder *b, const char *name); /* a padded matrix [v, h], cut over tp */
 clv_embedding clv_embedding_create(clv_builder *b);
 void clv_embedding_forward(clv_ctx *cx, clv_tensor y, const clv_embedding *e, const clv_scene *scene);
 void clv_embedding_backward(clv_ctx *cx, clv_tensor dy, const clv_embedding *e, const clv_scene *scene);
@@ -178,9 +180,6 @@ typedef struct clv_gpt_saved { /* of one micro-batch in flight */
     clv_head_saved head;
 } clv_gpt_saved;
 
-/* Every size against the layout, before anything is allocated; each refusal names the values and the nearest valid. */
-clv_status clv_gpt_check(const clv_config *config, const clv_layout *layout, bool sequence_parallel,
-                         int64_t seq_length);
 /* Records and views; memory from the arenas, which may be counting. Weights are not initialized. */
 void clv_gpt_create(clv_gpt *model, const clv_config *config, const clv_model_options *options, const clv_mesh *mesh,
                     clv_arena *weights, clv_arena *grads);
@@ -198,6 +197,14 @@ clv_tensor clv_gpt_forward(clv_ctx *cx, const clv_gpt *model, const clv_batch *b
 /* dy: what the stage after sent (ndim 0 on the last). Returns the gradient for the stage before (ndim 0 on the first).
  */
 clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved);
+
+/* Forward only: logits f32 [s b, v] SL of every token, in cx->temp. A model with both ends. Collective: tp. */
+clv_tensor clv_gpt_logits(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch);
+
+/* ---- check.c ---- */
+/* Every size against the layout, before anything is allocated; each refusal names the values and the nearest valid. */
+clv_status clv_gpt_check(const clv_config *config, const clv_layout *layout, bool sequence_parallel,
+                         int64_t seq_length);
 
 /* ---- decode.c: forward with a cache
  * --------------------------------------------------------------------------------------------------------------------

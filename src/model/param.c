@@ -1,0 +1,112 @@
+/* param.c - modules are built from records: one call makes the records of a matrix product, their memory, and the view
+ * that the product reads.
+ *
+ * q, k, v (and gate, up) are separate parameters that lie next to each other, so that one product reads them all. Each
+ * splits plainly by rows; nothing is interleaved, and gate and up of one slice are on one rank by construction.
+ */
+#include "model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static clv_param *record_add(clv_builder *b, const clv_param_spec *spec)
+{
+    b->params = clv_resize(b->params, b->count + 1, sizeof *b->params);
+    clv_param *p = &b->params[b->count++];
+    *p = (clv_param){.whole = {spec->rows, spec->columns},
+                     .ndim = spec->columns > 0 ? 2 : 1,
+                     .split_dim = spec->split_dim,
+                     .split_axes = spec->split_dim < 0 ? 0 : spec->split_axes,
+                     .sum_axes = spec->sum_axes,
+                     .init = spec->init,
+                     .init_std = spec->init_std,
+                     .decay = spec->columns > 0};
+    const int n = snprintf(p->name, sizeof p->name, "%s%s", spec->prefix, spec->name);
+    CLV_CHECK(n > 0 && (size_t)n < sizeof p->name, "parameter name too long: %s%s", spec->prefix, spec->name);
+    return p;
+}
+
+/* Rows or columns of this rank. Only the vocabulary is padded; every other split was checked to divide. */
+static void local_dims(const clv_builder *b, const clv_param_spec *spec, int64_t dims[2])
+{
+    dims[0] = spec->rows;
+    dims[1] = spec->columns;
+    if (spec->split_dim < 0)
+        return;
+    const int64_t parts = clv_mesh_size(b->mesh, spec->split_axes);
+    dims[spec->split_dim] = CLV_CEIL_DIV(dims[spec->split_dim], parts);
+}
+
+clv_linear clv_builder_add(clv_builder *b, const clv_param_spec *specs, size_t count)
+{
+    int64_t rows = 0, dims[2] = {0, 0};
+    for (size_t i = 0; i < count; i++) {
+        local_dims(b, &specs[i], dims);
+        rows += dims[0];
+    }
+    const int ndim = dims[1] > 0 ? 2 : 1;
+    const int64_t fused[2] = {rows, dims[1]};
+    clv_linear l = {.w = clv_tensor_new(b->weights, CLV_R, ndim, fused),
+                    .dw = clv_tensor_typed(b->grads, CLV_F32, ndim, fused),
+                    .split = specs[0].split_dim};
+    int64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        local_dims(b, &specs[i], dims);
+        clv_param *p = record_add(b, &specs[i]);
+        p->w = clv_slice(l.w, at, dims[0]);
+        p->dw = clv_slice(l.dw, at, dims[0]);
+        at += dims[0];
+    }
+    return l;
+}
+
+clv_norm clv_builder_norm(clv_builder *b, const char *prefix, const char *name, int64_t size, unsigned sum_axes)
+{
+    char full[64];
+    clv_norm norm = {.kind = b->config->norm, .eps = (float)b->config->norm_eps};
+    snprintf(full, sizeof full, "%s.weight", name);
+    const clv_param_spec gain = {
+        .prefix = prefix, .name = full, .rows = size, .split_dim = -1, .sum_axes = sum_axes, .init = CLV_INIT_ONES};
+    clv_linear view = clv_builder_add(b, &gain, 1);
+    norm.g = view.w;
+    norm.dg = view.dw;
+    if (norm.kind == CLV_LAYERNORM) {
+        snprintf(full, sizeof full, "%s.bias", name);
+        const clv_param_spec shift = {.prefix = prefix,
+                                      .name = full,
+                                      .rows = size,
+                                      .split_dim = -1,
+                                      .sum_axes = sum_axes,
+                                      .init = CLV_INIT_ZEROS};
+        view = clv_builder_add(b, &shift, 1);
+        norm.b = view.w;
+        norm.db = view.dw;
+    }
+    return norm;
+}
+
+static float value_at(const clv_param *p, uint64_t key, int64_t row, int64_t column)
+{
+    if (p->init != CLV_INIT_NORMAL)
+        return p->init == CLV_INIT_ONES ? 1.0f : 0.0f;
+    const int64_t columns = p->ndim > 1 ? p->whole[1] : 1;
+    return (float)(p->init_std * clv_normal_at(key, (uint64_t)(row * columns + column)));
+}
+
+void clv_param_init(clv_ctx *cx, const clv_param *p, uint64_t seed)
+{
+    const clv_box box = clv_param_box(cx->mesh, p);
+    const int64_t columns = p->ndim > 1 ? p->w.dim[1] : 1;
+    const uint64_t key = clv_hash_name(seed, p->name);
+    float *values = clv_alloc((size_t)clv_numel(p->w), sizeof *values); /* zero where the vocabulary is padding */
+#pragma omp parallel for
+    for (int64_t i = 0; i < box.count[0]; i++)
+        for (int64_t j = 0; j < box.count[1]; j++)
+            values[i * columns + j] = value_at(p, key, box.first[0] + i, box.first[1] + j);
+    const size_t mark = clv_arena_mark(cx->temp);
+    clv_tensor w = clv_tensor_typed(cx->temp, CLV_F32, p->w.ndim, p->w.dim);
+    clv_from_host(cx, w, values);
+    clv_copy(cx, p->w, w);
+    clv_arena_release(cx->temp, mark);
+    free(values);
+}
