@@ -42,7 +42,8 @@ static void reads(clv_text_format format, int64_t first, int64_t last, const cha
         clv_text_printf(&all, "%lld:%s|", (long long)line, raw.data);
     }
     int64_t total;
-    assert_int_equal(clv_text_reader_at(reader, &total), total);
+    const int64_t at = clv_text_reader_at(reader, &total);
+    assert_int_equal(at, total);
     clv_text_reader_close(reader);
     assert_string_equal(all.data, expected);
     clv_text_free(&raw);
