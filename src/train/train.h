@@ -35,13 +35,15 @@ typedef struct clv_options {
 
 void clv_options_default(clv_options *options, char command);
 void clv_options_free(clv_options *options);
+void clv_list_free(clv_list *list);
 /* argv[0..count-1] are options, "--name value", "--name=value", "--flag", "--no-flag"; --config FILE is read first, in
  * YAML, and the command line wins. Words that are no options go to `words` (may be NULL: then they are refused). Errors
  * (CLV_BAD_USAGE): unknown option with the nearest names; a Megatron option that does not apply, with the reason; a
  * value of the wrong kind or out of range. */
 clv_status clv_options_parse(clv_options *options, int count, char *const *argv, clv_list *words);
 void clv_options_help(char command, clv_text *out);
-void clv_options_dump(const clv_options *options, clv_text *out); /* a JSON object of every option of the command */
+/* A JSON object of every option of the command, null where none was given; as YAML it is a file for --config. */
+void clv_options_dump(const clv_options *options, clv_text *out);
 /* The shape of a new model from these options (Megatron's rules for defaults). vocab: from the tokenizer, or 0. */
 clv_status clv_options_config(const clv_options *options, int64_t vocab, clv_config *out);
 /* A shape option that was given and contradicts `config` is refused with both values. */
@@ -66,6 +68,9 @@ typedef struct clv_lr_plan {
 } clv_lr_plan;
 /* n: samples of the updates made so far (0 at the first).  Source: Megatron-LM, optimizer_param_scheduler. */
 double clv_lr_at(const clv_lr_plan *plan, int64_t n);
+const char *clv_lr_style_name(clv_lr_style style);
+const char *clv_wsd_style_name(clv_wsd_style style);
+bool clv_lr_styles_from(const char *style, const char *wsd_style, clv_lr_plan *out); /* false: an unknown name */
 clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *options, int64_t global_batch, int64_t train_samples);
 
 /* ---- optimizer.c: AdamW over the records

@@ -1,0 +1,54 @@
+/* options_internal.h - the rows behind clv_options, shared by the parser, the file reader and the help. */
+#ifndef CLV_OPTIONS_INTERNAL_H
+#define CLV_OPTIONS_INTERNAL_H
+
+#include "train/train.h"
+
+typedef enum clv_option_kind {
+    CLV_OPTION_INT,
+    CLV_OPTION_REAL,
+    CLV_OPTION_FLAG,
+    CLV_OPTION_TEXT,
+    CLV_OPTION_LIST
+} clv_option_kind;
+
+typedef struct clv_option_row {
+    clv_option_kind kind;
+    const char *field, *preset, *limits, *commands, *group, *sentence;
+    size_t value, given; /* offsets in clv_options */
+} clv_option_row;
+
+/* Rows of options.def, and their number. */
+const clv_option_row *clv_option_rows(size_t *count);
+enum { CLV_OPTION_NAME = 64 };
+/* The name as it is typed, with '-'; out holds CLV_OPTION_NAME bytes. Returns out. */
+const char *clv_option_name(const char *field, char *out);
+bool clv_option_is_of(const clv_option_row *row, char command);
+const char *clv_option_command_name(char command);
+
+static inline const void *clv_option_at(const clv_options *options, size_t offset)
+{
+    return (const char *)options + offset;
+}
+/* Limits in words: "1 or more", "at least 0 and below 1". Returns out. */
+const char *clv_option_range(const char *limits, char *out, size_t size);
+
+/* What a name means: a row, or a Megatron option that is accepted and does nothing. */
+typedef enum clv_option_takes { CLV_TAKES_NOTHING, CLV_TAKES_ONE, CLV_TAKES_MANY } clv_option_takes;
+typedef struct clv_option_match {
+    const clv_option_row *row;               /* NULL: accepted and without effect */
+    const struct clv_megatron_row *megatron; /* the row that led here, or NULL */
+    bool negated;                            /* --no-NAME */
+    const char *fixed;                       /* the value that an alias stands for, or NULL */
+    clv_option_takes takes;
+} clv_option_match;
+
+/* Errors: unknown, with the nearest names; of another command; Megatron's and refused, with the reason. */
+clv_status clv_option_find(clv_option_match *out, char command, const char *name);
+/* Errors: a value of the wrong kind or out of range. */
+clv_status clv_option_set(clv_options *options, const clv_option_match *match, const char *const *words, size_t count);
+
+/* options_file.c: every key of a YAML file. Errors: file, line and reason. */
+clv_status clv_options_read_file(clv_options *options, const char *path);
+
+#endif
