@@ -124,6 +124,8 @@ static void width_follows_vocabulary(void **state)
     clv_text_free(&file);
     assert_int_equal(last_of(0), 65535);
 
+    write_set(65537, (int64_t[]){1}, 1, 65536); /* the first id that 16 bits cannot hold */
+    assert_int_equal(last_of(0), 65536);
     write_set(65540, (int64_t[]){1}, 1, 65539);
     must(clv_file_read(bin, &file));
     assert_int_equal(file.length, 4);

@@ -156,6 +156,35 @@ static void blends(void **state)
     assert_int_equal(taken[2], 10);
 }
 
+/* Two sets of 96 tokens, 11 samples of 8 each an epoch. */
+static void blend_by_the_rule(void **state)
+{
+    (void)state;
+    const char *prefix[2] = {write_set(0, 6, 16, 0), write_set(1, 6, 16, 300)};
+    clv_dataset_spec spec = {.prefix = prefix, .count = 2, .seq_length = 8, .vocab = 100000, .samples = 22};
+    clv_dataset *data;
+    int32_t t[9];
+    spec.weight = (double[]){1, 1};
+    must(clv_dataset_open(&data, &spec));
+    for (int i = 0; i < 8; i++) { /* the first wins a tie */
+        must(clv_dataset_sample(data, i, t));
+        assert_int_equal(t[0] / 300, i % 2);
+    }
+    clv_dataset_close(data);
+    spec.weight = (double[]){1, 3};
+    must(clv_dataset_open(&data, &spec));
+    for (int i = 0; i < 8; i++) {
+        must(clv_dataset_sample(data, i, t));
+        assert_int_equal(t[0] / 300, ((int[]){1, 0, 1, 1, 0, 1, 1, 1})[i]);
+    }
+    clv_dataset_close(data);
+    spec.weight = (double[]){1, 1}; /* 11 of each, and with the surplus 12, for which a second epoch is drawn */
+    spec.order = CLV_ORDER_MEGATRON;
+    must(clv_dataset_open(&data, &spec));
+    must(clv_dataset_sample(data, 22, t));
+    clv_dataset_close(data);
+}
+
 static void what_is_refused(void **state)
 {
     (void)state;
@@ -256,9 +285,13 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_epoch),      cmocka_unit_test(order_and_length_of_run),
-        cmocka_unit_test(blends),         cmocka_unit_test(what_is_refused),
-        cmocka_unit_test(made_up_tokens), cmocka_unit_test(ends_of_documents),
+        cmocka_unit_test(one_epoch),
+        cmocka_unit_test(order_and_length_of_run),
+        cmocka_unit_test(blends),
+        cmocka_unit_test(blend_by_the_rule),
+        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(made_up_tokens),
+        cmocka_unit_test(ends_of_documents),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

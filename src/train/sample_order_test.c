@@ -30,6 +30,17 @@ static clv_indexed *set_of(const int64_t *lengths, int64_t count)
     return data;
 }
 
+static void is_permutation(const int64_t *array, int64_t n, int64_t first)
+{
+    char *seen = clv_alloc((size_t)n, 1);
+    for (int64_t i = 0; i < n; i++) {
+        assert_in_range(array[i], first, first + n - 1);
+        assert_int_equal(seen[array[i] - first], 0);
+        seen[array[i] - first] = 1;
+    }
+    free(seen);
+}
+
 static void megatron_golden(void **state)
 {
     (void)state;
@@ -50,6 +61,35 @@ static void megatron_golden(void **state)
     assert_int_equal(order.joined, 8);
     assert_memory_not_equal(order.sequence, documents, sizeof documents);
     clv_order_free(&order);
+    clv_indexed_close(data);
+}
+
+/* 40 tokens, samples of 4: an epoch has 9, since the 40th token would have to be followed by one more. */
+static void megatron_boundaries(void **state)
+{
+    (void)state;
+    clv_indexed *data = set_of((int64_t[]){10, 20, 10}, 3);
+    clv_part part;
+    assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
+    static const struct {
+        int64_t samples, epochs, apart; /* apart: samples before a last epoch that is shuffled by itself */
+    } cases[] = {{9, 1, 0}, {10, 2, 9}, {15, 2, 9}, {16, 2, 0}, {19, 2, 0}, {20, 3, 19}};
+    for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+        clv_sample_order order = clv_order_megatron(&part, 4, 1234, cases[i].samples);
+        assert_int_equal(order.joined, 3 * cases[i].epochs);
+        assert_int_equal(order.samples, 10 * cases[i].epochs - 1);
+        is_permutation(order.shuffle, order.samples, 0);
+        int64_t early = 0; /* of the samples that would come first, how many do? */
+        for (int64_t k = 0; k < cases[i].apart; k++)
+            early += order.shuffle[k] < cases[i].apart;
+        assert_int_equal(early, cases[i].apart);
+        if (cases[i].apart == 0 && cases[i].epochs > 1) {
+            for (int64_t k = 0; k < 9; k++)
+                early += order.shuffle[k] < 9;
+            assert_true(early < 9);
+        }
+        clv_order_free(&order);
+    }
     clv_indexed_close(data);
 }
 
@@ -100,17 +140,6 @@ static void tail_is_counted(void **state)
     assert_int_equal(clv_part_of(&part, data, NULL, 0).code, CLV_OK);
     assert_int_equal(clv_part_samples(&part, 8), 9);
     clv_indexed_close(data);
-}
-
-static void is_permutation(const int64_t *array, int64_t n, int64_t first)
-{
-    char *seen = clv_alloc((size_t)n, 1);
-    for (int64_t i = 0; i < n; i++) {
-        assert_in_range(array[i], first, first + n - 1);
-        assert_int_equal(seen[array[i] - first], 0);
-        seen[array[i] - first] = 1;
-    }
-    free(seen);
 }
 
 /* Each epoch: every sequence joined once, every sample read once, rows s tokens apart; epochs and seeds differ. */
@@ -166,7 +195,8 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(megatron_golden), cmocka_unit_test(splits),
-                                       cmocka_unit_test(tail_is_counted), cmocka_unit_test(stable_epochs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(megatron_golden), cmocka_unit_test(megatron_boundaries),
+                                       cmocka_unit_test(splits), cmocka_unit_test(tail_is_counted),
+                                       cmocka_unit_test(stable_epochs)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
