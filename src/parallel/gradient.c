@@ -23,7 +23,7 @@ bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
     return clv_mesh_coord(mesh, axes & ~p->split_axes) == 0;
 }
 
-enum { PACK_BYTES = 4 << 20 }; /* gradients up to this size share a message */
+enum { PACK_BYTES = 4 << 20, PACK_COUNT = 64 }; /* gradients up to this size share a message, up to this many */
 
 /* Copy between the packed buffer and the gradients first .. last - 1 that are summed over `axes`. */
 static void pack(clv_ctx *cx, clv_tensor buffer, const clv_param *const *list, size_t count, bool out)
@@ -40,7 +40,7 @@ static void pack(clv_ctx *cx, clv_tensor buffer, const clv_param *const *list, s
     }
 }
 
-static void sum_packed(clv_ctx *cx, unsigned axes, const clv_param *const *list, size_t count)
+static void sum_packed(clv_ctx *cx, clv_comm *comm, const clv_param *const *list, size_t count)
 {
     int64_t n = 0;
     for (size_t i = 0; i < count; i++)
@@ -50,44 +50,49 @@ static void sum_packed(clv_ctx *cx, unsigned axes, const clv_param *const *list,
     const size_t mark = clv_arena_mark(cx->temp);
     clv_tensor buffer = clv_new_as(cx->temp, CLV_F32, n);
     pack(cx, buffer, list, count, false);
-    clv_all_reduce(clv_mesh_comm(cx->mesh, axes), buffer.data, buffer.data, (size_t)n, CLV_F32, CLV_SUM);
+    clv_all_reduce(comm, buffer.data, buffer.data, (size_t)n, CLV_F32, CLV_SUM);
     pack(cx, buffer, list, count, true);
     clv_arena_release(cx->temp, mark);
 }
 
-enum { PACK_COUNT = 64 };
+typedef struct clv_group { /* the gradients that are summed over one set of axes */
+    const clv_param *params;
+    size_t count;
+    unsigned axes, more;
+} clv_group;
 
-/* All gradients summed over exactly `axes`, in messages of up to PACK_BYTES; a larger one goes alone, without a copy.
- */
-static void sum_over(clv_ctx *cx, unsigned axes, const clv_param *params, size_t count)
+/* In messages of up to PACK_BYTES; a larger gradient goes alone, without a copy. */
+static void sum_group(clv_ctx *cx, const clv_group *group)
 {
+    clv_comm *comm = clv_mesh_comm(cx->mesh, group->axes);
     const clv_param *list[PACK_COUNT];
     size_t listed = 0, bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        const clv_param *p = &params[i];
-        if (p->sum_axes != axes)
-            continue;
+    for (size_t i = 0; i < group->count; i++) {
+        const clv_param *p = &group->params[i];
         const size_t size = clv_bytes(p->dw);
+        if ((p->sum_axes | group->more) != group->axes)
+            continue;
         if (size > PACK_BYTES) {
-            clv_comm *comm = clv_mesh_comm(cx->mesh, axes);
             clv_all_reduce(comm, p->dw.data, p->dw.data, (size_t)clv_numel(p->dw), CLV_F32, CLV_SUM);
             continue;
         }
         if (listed == PACK_COUNT || bytes + size > PACK_BYTES) {
-            sum_packed(cx, axes, list, listed);
+            sum_packed(cx, comm, list, listed);
             listed = bytes = 0;
         }
         list[listed++] = p;
         bytes += size;
     }
-    sum_packed(cx, axes, list, listed);
+    sum_packed(cx, comm, list, listed);
 }
 
-void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count)
+void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more)
 {
-    for (unsigned axes = 1; axes <= CLV_WORLD; axes++) /* the same order of groups on every rank */
+    for (unsigned axes = 1; axes <= CLV_WORLD; axes++) { /* the same order of groups on every rank */
+        const clv_group group = {.params = params, .count = count, .axes = axes, .more = more};
         if (clv_mesh_size(cx->mesh, axes) > 1)
-            sum_over(cx, axes, params, count);
+            sum_group(cx, &group);
+    }
 }
 
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)

@@ -130,8 +130,9 @@ bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
 
 /* ---- gradient.c: finishing the gradients of a step
  * ---------------------------------------------------------------------------------------- */
-/* Sum every dw over its sum_axes; small ones are packed into one message a group. Collective: each sum_axes. */
-void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count);
+/* Sum every dw over its sum_axes and over `more` (dp, cp); small ones are packed into one message a group. Collective:
+ * those axes. */
+void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more);
 /* sum over all logical elements, each once, of dw^2, in double; equal bits on every rank. Collective: world. */
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count);
 

@@ -128,20 +128,110 @@ float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local);
  * ------------------------------------------------------------------------------------------ */
 #include "train/train_data.h"
 
-/* ---- trainer.c
- * ------------------------------------------------------------------------------------------------------------------------
+/* ---- runtime.c: this process, its threads and its place ------------------------------------------------------------
  */
 
-typedef struct clv_runtime { /* a process of the run */
-    clv_comm *world;
+typedef struct clv_runtime {
+    clv_comm *world; /* borrowed */
     clv_mesh *mesh;
     int threads;
+    double peak; /* FLOP/s of this rank's threads, by a register-only FMA loop */
 } clv_runtime;
 
-/* Threads, mesh, start-up lines (ranks, hosts, threads, BLAS, binding, layout). Collective: world. */
-clv_status clv_runtime_open(clv_runtime *rt, clv_comm *world, const clv_options *options, int64_t kv_heads);
+/* Threads = allowed cores / local ranks, mesh, start-up lines (ranks, hosts, threads, BLAS, layout), warnings of a bad
+ * binding. dp is what the world has left after tp. Collective: world. */
+clv_status clv_runtime_open(clv_runtime *rt, clv_comm *world, const clv_options *options, const clv_config *config);
 void clv_runtime_close(clv_runtime *rt);
 
+/* ---- engine.c: a model in its arenas, and one step of training
+ * ------------------------------------------------------- */
+
+typedef struct clv_engine_spec {
+    const clv_config *config;
+    bool sequence_parallel;
+    int64_t vocab_divisor, micro_batch, seq_length;
+    double label_smoothing;
+    bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
+    bool training;       /* gradients, moments, activations for a backward */
+    bool documents;      /* batches carry document starts */
+    const char *backend;
+    uint64_t seed; /* of dropout */
+    double beta1, beta2, eps, weight_decay, clip_grad;
+} clv_engine_spec;
+
+typedef struct clv_engine_bytes {
+    size_t weights, grads, moments, save, temp;
+} clv_engine_bytes;
+
+typedef struct clv_engine {
+    clv_engine_spec spec;
+    clv_ctx cx;
+    clv_arena weights, grads, moments, save, temp;
+    clv_gpt model;
+    clv_gpt_saved saved;
+    clv_optimizer optimizer;
+    clv_rng rng;
+    clv_losses losses;
+    clv_engine_bytes planned; /* counted beforehand by the same code over null kernels and peers that do not exist */
+} clv_engine;
+
+/* This rank's samples of a step, on the host: micro-batch i is samples i b .. i b + b - 1. */
+typedef struct clv_samples {
+    int64_t count;
+    const int32_t *tokens;   /* [count][s + 1] */
+    const float *mask;       /* [count][s], what counts in the loss; NULL: all */
+    const int32_t *position; /* [count][s]; NULL: 0 .. s - 1 */
+    const int32_t *document; /* [count][s]; used when spec.documents */
+    const int64_t *index;    /* [count], number of the sample in the run: dropout's key */
+} clv_samples;
+
+typedef struct clv_step {
+    double loss, nll; /* of the step; nll leaves label smoothing out */
+    double grad_norm; /* before clipping */
+    int64_t counted;  /* tokens in the loss, over all dp ranks */
+    bool finite;      /* loss and norm; the same on all ranks */
+} clv_step;
+
+/* Counts the arenas, then makes them. Weights are uninitialized. Collective: world. */
+clv_status clv_engine_create(clv_engine *engine, const clv_mesh *mesh, const clv_engine_spec *spec);
+void clv_engine_destroy(clv_engine *engine);
+/* What an engine needs on rank `rank` of `layout`, without making it. */
+clv_engine_bytes clv_engine_plan(const clv_engine_spec *spec, const clv_layout *layout, int rank);
+size_t clv_engine_total(const clv_engine_bytes *bytes);
+/* Forward and backward over all micro-batches, sums, norm: gradients are complete afterwards. Collective: world. */
+clv_step clv_engine_gradients(clv_engine *engine, const clv_samples *samples, int64_t iteration);
+/* Clip and update. No communication. */
+void clv_engine_update(clv_engine *engine, const clv_step *step, double lr);
+/* Forward without dropout; adds sums of nll and counted tokens over dp. Collective: world. */
+void clv_engine_evaluate(clv_engine *engine, const clv_samples *samples, double *nll, int64_t *counted);
+/* Model FLOP of one token, forward and backward: 6 N (without position table, a tied head once) + causal attention
+ * 6 L s n d.  Source: performance of llm.c and MaxText are stated by the same formula. */
+double clv_model_flops(const clv_config *config, int64_t seq_length);
+
+/* ---- feed.c: samples of a dataset as a rank's step needs them
+ * --------------------------------------------------------- */
+
+typedef struct clv_feed {
+    clv_dataset *data; /* owned */
+    clv_sampler sampler;
+    clv_eod_rules rules;
+    int64_t seq_length;
+    clv_samples samples; /* the last step's; buffers owned */
+} clv_feed;
+void clv_feed_open(clv_feed *feed, clv_dataset *data, const clv_sampler *sampler, const clv_eod_rules *rules,
+                   int64_t seq_length);
+void clv_feed_close(clv_feed *feed);
+/* The samples of the step that begins after `consumed`. Errors: tokens outside the vocabulary, reading. */
+clv_status clv_feed_step(clv_feed *feed, int64_t consumed);
+
+/* ---- sentinel.c: replicas that should be equal
+ * --------------------------------------------------------------------------- */
+/* Are the weights (and moments, when given) that several ranks hold bit-equal? Errors (CLV_CHECK_FAILED): the first
+ * tensor that is not, and the ranks. Collective: world. */
+clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count, const clv_optimizer *optimizer);
+
+/* ---- the commands: trainer.c, eval.c, generate.c, verify.c
+ * ------------------------------------------------------------------ */
 clv_status clv_train(clv_comm *world, const clv_options *options);
 clv_status clv_eval(clv_comm *world, const clv_options *options);
 clv_status clv_generate(clv_comm *world, const clv_options *options);
