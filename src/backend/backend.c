@@ -5,7 +5,7 @@
 
 const clv_backend *clv_backend_find(const char *name)
 {
-    const clv_backend *const all[] = {clv_backend_ref(), clv_backend_null()};
+    const clv_backend *const all[] = {clv_backend_ref(), clv_backend_null(), clv_backend_cpu()};
     for (size_t i = 0; i < CLV_COUNT(all); i++)
         if (strcmp(all[i]->name, name) == 0)
             return all[i];

@@ -1,13 +1,20 @@
 /* null.c - the backend that computes nothing and touches no pointer: the same code then only counts.
  *
- * A planning run goes through every module with this table, counting arenas and counted communication. What the real
- * kernels take from cx->temp is theirs to know; here nothing is taken.
+ * A planning run goes through every module with this table, counting arenas and counted communication. What the cpu
+ * kernels take from cx->temp is taken here too, so that it is counted.
  */
 #include "op/backend.h"
 
 static void gemm(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate)
 {
     (void)kind, (void)c, (void)a, (void)b, (void)bias, (void)accumulate;
+}
+
+static void take(clv_ctx *cx, size_t bytes)
+{
+    const size_t mark = clv_arena_mark(cx->temp);
+    clv_arena_push(cx->temp, bytes);
+    clv_arena_release(cx->temp, mark);
 }
 
 static void norm_forward(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm)
@@ -18,7 +25,8 @@ static void norm_forward(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_
 static void norm_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x, clv_tensor stat,
                           const clv_norm *norm)
 {
-    (void)cx, (void)dx, (void)dy, (void)x, (void)stat, (void)norm;
+    (void)dx, (void)dy, (void)stat, (void)norm;
+    take(cx, clv_scratch_norm(clv_last(x)));
 }
 
 static void headnorm_forward(clv_tensor y, clv_tensor stat, clv_tensor x, clv_heads at, const clv_norm *norm)
@@ -29,7 +37,8 @@ static void headnorm_forward(clv_tensor y, clv_tensor stat, clv_tensor x, clv_he
 static void headnorm_backward(clv_ctx *cx, clv_tensor du, clv_tensor x, clv_tensor stat, clv_heads at,
                               const clv_norm *norm)
 {
-    (void)cx, (void)du, (void)x, (void)stat, (void)at, (void)norm;
+    (void)du, (void)x, (void)stat, (void)norm;
+    take(cx, clv_scratch_norm(at.dim));
 }
 
 static void rope(clv_tensor u, clv_heads at, clv_tensor table, clv_tensor pos, int sign)
@@ -44,13 +53,15 @@ static void dropout(clv_tensor y, clv_tensor x, const clv_dropout *drop)
 
 static void attention_forward(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tensor q, clv_tensor kv, const clv_attn *a)
 {
-    (void)cx, (void)o, (void)lse, (void)q, (void)kv, (void)a;
+    (void)o, (void)lse, (void)q, (void)kv;
+    take(cx, clv_scratch_attention(a->q.dim));
 }
 
 static void attention_backward(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, const clv_attn_saved *saved,
                                const clv_attn *a)
 {
-    (void)cx, (void)dqkv, (void)dout, (void)saved, (void)a;
+    (void)dqkv, (void)dout;
+    take(cx, clv_scratch_attention_backward(saved->qkv, a));
 }
 
 static void attention_range(clv_tensor range, clv_tensor doc, bool causal, int64_t window)

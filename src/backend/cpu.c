@@ -1,0 +1,127 @@
+/* cpu.c - the vectorized, threaded backend: which instruction set, how many threads, which BLAS, what peak.
+ *
+ * Where cmake/kernels.cmake built the kernels for more than one instruction set, the widest that the processor has is
+ * taken when the table is asked for.
+ */
+#include "cpu_internal.h"
+
+#include <cblas.h>
+#include <stdio.h>
+
+typedef struct variant {
+    const clv_backend *table;
+    double (*peak_burst)(int64_t rounds);
+} variant;
+
+extern const clv_backend clv_cpu_backend_base;
+double clv_cpu_peak_burst_base(int64_t rounds);
+
+#if defined(CLV_CPU_X86)
+extern const clv_backend clv_cpu_backend_avx2, clv_cpu_backend_avx512;
+double clv_cpu_peak_burst_avx2(int64_t rounds);
+double clv_cpu_peak_burst_avx512(int64_t rounds);
+
+static variant choose(void)
+{
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+        return (variant){&clv_cpu_backend_avx512, clv_cpu_peak_burst_avx512};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        return (variant){&clv_cpu_backend_avx2, clv_cpu_peak_burst_avx2};
+    return (variant){&clv_cpu_backend_base, clv_cpu_peak_burst_base};
+}
+
+/* Numbers below 2^-126 become 0: they carry nothing here and cost a hundred times the others. */
+static void flush_subnormals(void)
+{
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040u);
+}
+#else
+static variant choose(void)
+{
+    return (variant){&clv_cpu_backend_base, clv_cpu_peak_burst_base};
+}
+
+static void flush_subnormals(void)
+{
+}
+#endif
+
+const clv_backend *clv_backend_cpu(void)
+{
+    return choose().table;
+}
+
+void clv_backend_threads_set(int threads)
+{
+    CLV_CHECK(threads >= 1, "%d threads", threads);
+    omp_set_num_threads(threads);
+    openblas_set_num_threads(threads);
+#pragma omp parallel
+    flush_subnormals();
+}
+
+int clv_backend_threads(void)
+{
+    return omp_get_max_threads();
+}
+
+const char *clv_backend_blas(void)
+{
+    static _Thread_local char text[96];
+    static const char *const flavours[] = {"serial", "pthread", "openmp"};
+    const char *config = openblas_get_config();
+    const int parallel = openblas_get_parallel();
+    const char *flavour = parallel >= 0 && parallel <= 2 ? flavours[parallel] : "unknown";
+    const char *version_end = strchr(config, ' ') != NULL ? strchr(strchr(config, ' ') + 1, ' ') : NULL;
+    const int n = version_end != NULL ? (int)(version_end - config) : (int)strlen(config);
+    snprintf(text, sizeof text, "%.*s (%s, %s)", n, config, flavour, openblas_get_corename());
+    return text;
+}
+
+double clv_backend_peak(void)
+{
+    enum { TRIES = 5, ROUNDS = 1000000 };
+    const variant v = choose();
+    double best = 0.0;
+    for (int i = 0; i < TRIES; i++) {
+        double flops = 0.0;
+        const double start = clv_seconds();
+#pragma omp parallel reduction(+ : flops)
+        flops += v.peak_burst(ROUNDS);
+        best = CLV_MAX(best, flops / (clv_seconds() - start));
+    }
+    return best;
+}
+
+/* ---- scratch ----------------------------------------------------------------------------------------------------- */
+
+size_t clv_scratch_norm(int64_t columns)
+{
+    return (size_t)clv_backend_threads() * 2 * (size_t)columns * sizeof(float);
+}
+
+size_t clv_scratch_attention(int64_t dim)
+{
+    const int64_t floats = 7 * CPU_TILE * cpu_head_width(dim) + 3 * CPU_TILE * CPU_TILE;
+    return (size_t)clv_backend_threads() * (size_t)floats * sizeof(float);
+}
+
+/* With at least as many units as threads a buffer serves a thread, else the units are cut until all threads work. */
+clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a)
+{
+    const int64_t threads = clv_backend_threads(), tiles = CLV_CEIL_DIV(qkv.dim[0], CPU_TILE);
+    clv_attn_plan plan = {.units = qkv.dim[1] * a->k.count, .parts = 1, .buffers = threads};
+    if (plan.units < threads || (plan.units < 4 * threads && plan.units % threads != 0))
+        plan.parts = CLV_MIN(tiles, 2 * CLV_CEIL_DIV(threads, plan.units));
+    if (plan.parts > 1)
+        plan.buffers = plan.units * plan.parts;
+    plan.buffer = 2 * (size_t)(tiles * CPU_TILE * cpu_head_width(a->k.dim)) * sizeof(float);
+    return plan;
+}
+
+size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a)
+{
+    const clv_attn_plan plan = clv_attention_plan(qkv, a);
+    return clv_scratch_attention(a->q.dim) + plan.buffer * (size_t)plan.buffers + CLV_ARENA_ALIGN;
+}

@@ -1,0 +1,82 @@
+/* cpu_attention_internal.h - tiles of attention, for the forward and the backward.
+ *
+ * A tile is CPU_TILE queries x CPU_TILE keys. Scores are held transposed, S^T[key][query]: a query is a lane, so the
+ * softmax needs no sums across a register; S^T = K (scale Q)^T wants Q transposed (once per tile of queries) and takes
+ * K as it lies. Rows of heads are copied into scratch, padded with zeros to whole tiles and to `width` columns.
+ */
+#ifndef CLV_CPU_ATTENTION_INTERNAL_H
+#define CLV_CPU_ATTENTION_INTERNAL_H
+
+#include "cpu_internal.h"
+
+typedef struct cpu_attn {
+    const clv_attn *a;
+    clv_tensor q, kv;
+    int64_t sq, sk, batches, group; /* group: query heads of a KV head */
+    int64_t width;                  /* floats of a padded row */
+} cpu_attn;
+
+/* The queries of one tile: where they are, and which keys they see. */
+typedef struct cpu_queries {
+    int64_t batch, head, first, count;
+    int32_t lo[CPU_TILE], hi[CPU_TILE];
+    int64_t from, to;       /* keys that any of them sees */
+    int64_t all_lo, all_hi; /* keys that all of them see */
+} cpu_queries;
+
+static inline cpu_attn cpu_attn_of(clv_tensor q, clv_tensor kv, const clv_attn *a)
+{
+    return (cpu_attn){a, q, kv, q.dim[0], kv.dim[0], q.dim[1], a->q.count / a->k.count, cpu_head_width(a->q.dim)};
+}
+
+/* The vector of head `head` in section `at` of row i, and the distance to the next row's. */
+static inline float *cpu_head(clv_tensor t, clv_heads at, int64_t i, int64_t batch, int64_t head)
+{
+    return cpu_row(t, i * t.dim[1] + batch) + at.off + head * at.dim;
+}
+
+static inline int64_t cpu_head_step(clv_tensor t)
+{
+    return t.dim[1] * clv_last(t);
+}
+
+/* A tile of rows into scratch: `count` rows of d values times scale, zeros around them. */
+static inline void cpu_tile_load(float *tile, int64_t width, cpu_view from, int64_t count, int64_t d, float scale)
+{
+    for (int64_t i = 0; i < CPU_TILE; i++) {
+        float *to = tile + i * width;
+        const float *row = from.at + i * from.row;
+        const int64_t n = i < count ? d : 0;
+        CPU_SIMD
+        for (int64_t j = 0; j < n; j++)
+            to[j] = scale * row[j];
+        memset(to + n, 0, (size_t)(width - n) * sizeof(float));
+    }
+}
+
+/* to[width][CPU_TILE] = tile[CPU_TILE][width]^T, a few columns at a time so that lines written stay in the cache. */
+static inline void cpu_tile_transpose(float *restrict to, const float *restrict tile, int64_t width)
+{
+    for (int64_t j = 0; j < width; j += 4)
+        for (int64_t i = 0; i < CPU_TILE; i++)
+            for (int64_t c = j; c < j + 4; c++)
+                to[c * CPU_TILE + i] = tile[i * width + c];
+}
+
+static inline cpu_view cpu_rows_of(float *at, int64_t row)
+{
+    return (cpu_view){at, row, 1};
+}
+
+static inline cpu_view cpu_columns_of(float *at, int64_t row)
+{
+    return (cpu_view){at, 1, row};
+}
+
+cpu_queries CPU(queries)(const cpu_attn *at, int64_t batch, int64_t head, int64_t first);
+/* s[CPU_TILE keys][CPU_TILE queries] of the keys from `key` on; -inf where a query does not see. */
+void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, float *const k_and_qt[2]);
+/* factor[keys][queries]: what dropout multiplies the probabilities of the tile by. */
+void CPU(tile_keep)(float *factor, const cpu_attn *at, const cpu_queries *qs, int64_t key);
+
+#endif

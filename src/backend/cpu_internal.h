@@ -1,0 +1,182 @@
+/* cpu_internal.h - what the files of the cpu backend share.
+ *
+ * Every cpu_*.c but cpu.c is compiled once for each instruction set (cmake/kernels.cmake); CPU(name) gives its external
+ * names the set's ending, so that the copies lie side by side in one program and cpu.c chooses one at run time.
+ *
+ * Kernels are plain loops that the compiler vectorizes; nothing in them calls libm. The functions below are therefore
+ * written without branches: arithmetic, comparisons that become selects, and bits.
+ */
+#ifndef CLV_CPU_INTERNAL_H
+#define CLV_CPU_INTERNAL_H
+
+#include "op/backend.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#define CPU_PASTE_(a, b)  a##_##b
+#define CPU_PASTE(a, b)   CPU_PASTE_(a, b)
+#define CPU(name)         CPU_PASTE(clv_cpu_##name, CLV_CPU_ISA)
+#define CPU_DO_(text)     _Pragma(#text)
+#define CPU_SIMD          CPU_DO_(omp simd)
+#define CPU_SIMD_SUM(...) CPU_DO_(omp simd reduction(+ : __VA_ARGS__))
+/* A loop over rows, on all threads when `work` elements are worth waking them. */
+#define CPU_PARALLEL(work) CPU_DO_(omp parallel for schedule(static) if ((work) > CPU_SERIAL))
+
+/* Register width, and the rows x vectors of C that the tile product keeps in registers. */
+#if defined(__AVX512F__)
+enum { CPU_VEC = 16, CPU_MR = 8 };
+#elif defined(__AVX__)
+enum { CPU_VEC = 8, CPU_MR = 4 };
+#else
+enum { CPU_VEC = 4, CPU_MR = 4 };
+#endif
+
+enum {
+    CPU_SERIAL = 1 << 14, /* elements below which one thread is faster than a team */
+    CPU_LINE = 16,        /* floats of a cache line, the unit in which columns are dealt to threads */
+    CPU_TILE = 64         /* queries, and keys, of a tile of attention */
+};
+
+typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), aligned(4), may_alias));
+
+/* ---- elementary functions ------------------------------------------------------------------------------------ */
+
+static inline float cpu_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t cpu_to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; e^r by a polynomial fitted to relative error 1e-8, so that only
+ * rounding is left (2 ulp). Below the normal numbers 0, above 88.37 infinity. */
+static inline float cpu_exp(float x)
+{
+    const float magic = 0x1.8p23f; /* adding it rounds to an integer, which then stands in the low bits */
+    const float at = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    const float shifted = at * 0x1.715476p+0f + magic;
+    const float n = shifted - magic;
+    const float r = (at - n * 0x1.62e4p-1f) + n * -0x1.7f7d1cp-20f;
+    float p = 1.392617612e-3f;
+    p = p * r + 8.363173075e-3f;
+    p = p * r + 4.166655466e-2f;
+    p = p * r + 1.666657703e-1f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    p *= cpu_from_bits((cpu_to_bits(shifted) + 127u) << 23);
+    p = x < -87.0f ? 0.0f : p;
+    return x > 88.0f ? INFINITY : p;
+}
+
+static inline float cpu_sigmoid(float x)
+{
+    return 1.0f / (1.0f + cpu_exp(-x));
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+static inline float *cpu_row(clv_tensor t, int64_t row)
+{
+    return (float *)t.data + row * clv_last(t);
+}
+
+/* Part `i` of `parts` of n things: 0 <= i <= parts gives its first; the same for any number of threads. */
+static inline int64_t cpu_part(int64_t n, int64_t i, int64_t parts)
+{
+    return n * i / parts;
+}
+
+static inline bool cpu_drops(const clv_dropout *drop)
+{
+    return drop != NULL && drop->p > 0.0f;
+}
+
+static inline int64_t cpu_sample(const clv_dropout *drop, int64_t column)
+{
+    return ((const int64_t *)drop->sample.data)[column];
+}
+
+/* cpu_random.c: factor[i] = 1/(1-p) where element first + i is kept, else 0. */
+void CPU(keep)(float *factor, int64_t n, const clv_dropout *drop, int64_t column, uint64_t first);
+
+/* ---- scratch, whose sizes depend on no instruction set (cpu.c) --------------------------------------------------- */
+
+/* Floats of a head's row in scratch, in whole cache lines. */
+static inline int64_t cpu_head_width(int64_t dim)
+{
+    return CLV_CEIL_DIV(dim, CPU_LINE) * CPU_LINE;
+}
+
+/* How the backward of attention is cut: units (KV heads x sequences), parts of a unit, buffers for dk and dv. */
+typedef struct clv_attn_plan {
+    int64_t units, parts, buffers;
+    size_t buffer; /* bytes of one */
+} clv_attn_plan;
+
+clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a);
+
+/* ---- cpu_tile.c: products of small matrices in the cache ------------------------------------------------------- */
+
+typedef struct cpu_view {
+    float *at;
+    int64_t row, step; /* element (i, j) lies at i row + j step */
+} cpu_view;
+
+typedef struct cpu_size {
+    int64_t m, n, k;
+} cpu_size;
+
+/* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, m a multiple of CPU_MR, n of CPU_VEC. */
+void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
+
+/* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
+
+void CPU(gemm)(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate);
+void CPU(column_sums)(clv_tensor sum, clv_tensor x);
+void CPU(norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm);
+void CPU(norm_backward)(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x, clv_tensor stat, const clv_norm *norm);
+void CPU(headnorm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, clv_heads at, const clv_norm *norm);
+void CPU(headnorm_backward)(clv_ctx *cx, clv_tensor du, clv_tensor x, clv_tensor stat, clv_heads at,
+                            const clv_norm *norm);
+void CPU(rope)(clv_tensor u, clv_heads at, clv_tensor table, clv_tensor pos, int sign);
+void CPU(dropout)(clv_tensor y, clv_tensor x, const clv_dropout *drop);
+void CPU(attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tensor q, clv_tensor kv, const clv_attn *a);
+void CPU(attention_backward)(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, const clv_attn_saved *saved,
+                             const clv_attn *a);
+void CPU(attention_range)(clv_tensor range, clv_tensor doc, bool causal, int64_t window);
+void CPU(act_forward)(clv_tensor v, clv_tensor u, clv_act act);
+void CPU(act_backward)(clv_tensor du, clv_tensor dv, clv_tensor u, clv_act act);
+void CPU(embed_forward)(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t first);
+void CPU(embed_backward)(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t first);
+void CPU(embed_add)(clv_tensor y, clv_tensor ids, clv_tensor w);
+void CPU(residual_forward)(clv_tensor y, clv_tensor x, clv_tensor z, clv_tensor bias, const clv_dropout *drop);
+void CPU(residual_backward)(clv_tensor dz, clv_tensor dbias, clv_tensor dy, const clv_dropout *drop);
+void CPU(ce_max)(clv_tensor max, clv_tensor logits, const clv_ce *ce);
+void CPU(ce_sums)(clv_tensor target_logit, clv_tensor sums, clv_tensor logits, clv_tensor max, const clv_ce *ce);
+void CPU(ce_loss)(clv_tensor loss, clv_tensor nll, clv_tensor target_logit, clv_tensor sums, const clv_ce *ce);
+void CPU(ce_backward)(clv_tensor logits, clv_tensor max, clv_tensor sums, clv_tensor weight, const clv_ce *ce);
+void CPU(zero)(clv_tensor t);
+void CPU(copy)(clv_tensor y, clv_tensor x);
+void CPU(add)(clv_tensor y, clv_tensor x);
+void CPU(scale)(clv_tensor y, float a);
+void CPU(sum_squares)(clv_tensor sum, clv_tensor x);
+void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x);
+void CPU(to_host)(void *out, clv_tensor t);
+void CPU(from_host)(clv_tensor t, const void *in);
+void CPU(adamw)(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a);
+
+/* cpu_table.c: the table of this instruction set, and its share of clv_backend_peak: FLOP of one call on one thread. */
+extern const clv_backend CPU(backend);
+double CPU(peak_burst)(int64_t rounds);
+
+#endif
