@@ -41,8 +41,8 @@ static const clv_megatron_row megatron_rows[] = {
 static const struct {
     char letter;
     const char *name;
-} commands[] = {{'T', "train"},  {'E', "eval"},    {'G', "generate"}, {'P', "preprocess"}, {'K', "tokenizer"},
-                {'V', "verify"}, {'C', "convert"}, {'I', "inspect"},  {'N', "plan"}};
+} commands[] = {{'T', "train"},     {'E', "eval"},   {'G', "generate"}, {'P', "preprocess"},
+                {'K', "tokenizer"}, {'V', "verify"}, {'I', "inspect"}};
 
 const clv_option_row *clv_option_rows(size_t *count)
 {
@@ -69,6 +69,14 @@ const char *clv_option_command_name(char command)
         if (commands[i].letter == command)
             return commands[i].name;
     CLV_PANIC("no command has the letter '%c'", command);
+}
+
+char clv_options_command(const char *name)
+{
+    for (size_t i = 0; i < CLV_COUNT(commands); i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return commands[i].letter;
+    return 0;
 }
 
 static void *at(clv_options *options, size_t offset)

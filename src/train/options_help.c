@@ -21,9 +21,10 @@ const char *clv_option_range(const char *limits, char *out, size_t size)
         snprintf(out, size, above ? "above %.*s" : "%.*s or more", n, low);
     else if (n == 0)
         snprintf(out, size, below ? "below %s" : "%s or less", high);
+    else if (!above && !below)
+        snprintf(out, size, "%.*s to %s", n, low, high);
     else
-        snprintf(out, size, "%s %.*s and %s %s", above ? "above" : "at least", n, low, below ? "below" : "at most",
-                 high);
+        snprintf(out, size, "%s %.*s, %s %s", above ? "above" : "at least", n, low, below ? "below" : "at most", high);
     return out;
 }
 

@@ -30,7 +30,7 @@ static inline const void *clv_option_at(const clv_options *options, size_t offse
 {
     return (const char *)options + offset;
 }
-/* Limits in words: "1 or more", "at least 0 and below 1". Returns out. */
+/* Limits in words: "1 or more", "1 to 64", "at least 0, below 1". Returns out. */
 const char *clv_option_range(const char *limits, char *out, size_t size);
 
 /* What a name means: a row, or a Megatron option that is accepted and does nothing. */

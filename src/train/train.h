@@ -33,6 +33,7 @@ typedef struct clv_options {
     char command; /* one of the letters in options.def */
 } clv_options;
 
+char clv_options_command(const char *name); /* the letter of "train", "eval", ...; 0 when there is no such command */
 void clv_options_default(clv_options *options, char command);
 void clv_options_free(clv_options *options);
 void clv_list_free(clv_list *list);
