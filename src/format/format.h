@@ -8,8 +8,7 @@
 
 #include "base/base.h"
 
-/* ---- json.c: a strict reader (RFC 8259, valid UTF-8, no duplicate keys, bounded depth), and writing helpers
- * ---------- */
+/* ---- json*.c: a strict reader (RFC 8259, valid UTF-8, no duplicate keys, bounded depth), and writing helpers ------ */
 
 typedef enum clv_json_kind {
     CLV_JSON_NULL,
@@ -35,7 +34,8 @@ clv_node clv_json_next(const clv_json *json, clv_node node);                 /* 
 int64_t clv_json_count(const clv_json *json, clv_node node);                 /* children */
 const char *clv_json_key(const clv_json *json, clv_node node, size_t *n);    /* of a member of an object */
 const char *clv_json_string(const clv_json *json, clv_node node, size_t *n); /* unescaped, terminated; n may be NULL */
-clv_node clv_json_get(const clv_json *json, clv_node object, const char *key);
+clv_node clv_json_get(const clv_json *json, clv_node object, const char *key); /* linear */
+/* Asking for what is not there, be it of another kind or CLV_NO_NODE, gives CLV_NO_NODE, 0, NULL or false. */
 bool clv_json_is(const clv_json *json, clv_node node, clv_json_kind kind); /* false for CLV_NO_NODE */
 bool clv_json_bool(const clv_json *json, clv_node node, bool *out);
 bool clv_json_i64(const clv_json *json, clv_node node, int64_t *out); /* exact integers only */
@@ -47,10 +47,10 @@ clv_status clv_json_opt_f64(const clv_json *json, clv_node object, const char *k
 clv_status clv_json_opt_bool(const clv_json *json, clv_node object, const char *key, bool *out);
 
 void clv_json_add_string(clv_text *out, const char *text, size_t n); /* quoted and escaped */
-void clv_json_add_number(clv_text *out, double value); /* shortest that reads back; null when not finite */
+/* The fewest digits that read back, with a point or an exponent; null when not finite. */
+void clv_json_add_number(clv_text *out, double value);
 
-/* ---- safetensors.c: one file, or a folder with an index -------------------------------------------------------------
- */
+/* ---- safetensors*.c: one file, or a folder with an index ---------------------------------------------------------- */
 
 enum { CLV_ST_DIMS = 8 };
 
@@ -79,8 +79,8 @@ const char *clv_safetensors_metadata(const clv_safetensors *st, const char *key)
 clv_status clv_safetensors_read(const clv_safetensors *st, const clv_st_tensor *t, uint64_t offset, void *out,
                                 size_t n);
 
-/* Writing: declare every tensor (name, dtype, dims), then fill them in any order and from any process that opens the
- * same list; the header depends on the list alone. finish checks that the size is right, and syncs. */
+/* Writing: declare every tensor (name, dtype, dims; no name twice), then fill them in any order and from any process that
+ * opens the same list; the header depends on the list alone. finish checks that the size is right, and syncs. */
 typedef struct clv_st_writer clv_st_writer;
 clv_status clv_st_writer_create(clv_st_writer **out, const char *path, const clv_st_tensor *tensors, size_t count);
 clv_status clv_st_writer_put(clv_st_writer *w, size_t tensor, uint64_t offset, const void *data, size_t n);
@@ -88,8 +88,7 @@ clv_status clv_st_writer_finish(clv_st_writer *w); /* also frees it, whatever ha
 
 const char *clv_dtype_st_name(clv_dtype dtype);
 
-/* ---- hf_config.c: config.json <-> clv_config
- * -------------------------------------------------------------------------- */
+/* ---- hf_*.c: config.json <-> clv_config ---------------------------------------------------------------------------- */
 
 /* folder/config.json. Missing keys mean the family's default; what we cannot compute is refused by name. */
 clv_status clv_hf_config_read(clv_config *out, const char *folder);

@@ -55,6 +55,9 @@ static void test_walk(void **state)
     assert_int_equal(clv_json_get(json, CLV_JSON_ROOT, "e"), CLV_NO_NODE);
     assert_int_equal(clv_json_get(json, a, "c"), CLV_NO_NODE);
     assert_null(clv_json_string(json, a, NULL));
+    const clv_node none = clv_json_get(json, CLV_NO_NODE, "e"); /* chains of questions need no checks in between */
+    assert_true(none == CLV_NO_NODE && clv_json_first(json, none) == none && clv_json_next(json, none) == none);
+    assert_true(clv_json_string(json, none, NULL) == NULL && clv_json_count(json, none) == 0);
     clv_json_free(json);
 }
 

@@ -35,15 +35,11 @@ clv_json_kind clv_json_kind_of(const clv_json *json, clv_node node)
     return node_at(json, node)->kind;
 }
 
-static bool is_container(const clv_json_node *n)
-{
-    return n->kind == CLV_JSON_ARRAY || n->kind == CLV_JSON_OBJECT;
-}
-
 int64_t clv_json_count(const clv_json *json, clv_node node)
 {
-    const clv_json_node *n = node_at(json, node);
-    return is_container(n) ? n->length : 0;
+    if (!clv_json_is(json, node, CLV_JSON_ARRAY) && !clv_json_is(json, node, CLV_JSON_OBJECT))
+        return 0;
+    return node_at(json, node)->length;
 }
 
 clv_node clv_json_first(const clv_json *json, clv_node node)
@@ -53,23 +49,25 @@ clv_node clv_json_first(const clv_json *json, clv_node node)
 
 clv_node clv_json_next(const clv_json *json, clv_node node)
 {
-    const uint32_t next = node_at(json, node)->next;
+    const uint32_t next = node != CLV_NO_NODE ? node_at(json, node)->next : 0;
     return next != 0 ? (clv_node)next : CLV_NO_NODE;
 }
 
 const char *clv_json_key(const clv_json *json, clv_node node, size_t *n)
 {
+    if (node == CLV_NO_NODE || node_at(json, node)->key == CLV_JSON_NO_KEY)
+        return NULL;
     const clv_json_node *member = node_at(json, node);
     if (n != NULL)
         *n = member->key_length;
-    return member->key == CLV_JSON_NO_KEY ? NULL : json->pool + member->key;
+    return json->pool + member->key;
 }
 
 const char *clv_json_string(const clv_json *json, clv_node node, size_t *n)
 {
-    const clv_json_node *value = node_at(json, node);
-    if (value->kind != CLV_JSON_STRING)
+    if (!clv_json_is(json, node, CLV_JSON_STRING))
         return NULL;
+    const clv_json_node *value = node_at(json, node);
     if (n != NULL)
         *n = value->length;
     return json->pool + value->text;
