@@ -1,0 +1,54 @@
+/* sentinel.c - weights that several ranks hold must be bit-equal; when they drift, a sum is missing or a machine is
+ * ill.
+ *
+ * Each rank hashes what it holds of a parameter; ranks that hold the same box must have the same hash. The largest and
+ * the smallest hash of a group are compared (the maximum of h and of ~h), so any number of ranks costs one small
+ * message.
+ */
+#include "train.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+
+static uint64_t hash_of(clv_ctx *cx, clv_tensor t)
+{
+    void *host = clv_alloc(clv_bytes(t), 1);
+    clv_to_host(cx, host, t);
+    const uint64_t hash = XXH3_64bits(host, clv_bytes(t));
+    free(host);
+    return hash >> 12; /* exact as a double, whose maximum is taken */
+}
+
+static bool equal_over(clv_ctx *cx, unsigned axes, clv_tensor t)
+{
+    const double top = (double)(UINT64_C(1) << 52), mine = (double)hash_of(cx, t);
+    double ends[2] = {mine, top - mine};
+    clv_all_reduce(clv_mesh_comm(cx->mesh, axes), ends, ends, 2, CLV_F64, CLV_MAX);
+    return ends[0] == top - ends[1];
+}
+
+static clv_status tensor_check(clv_ctx *cx, const clv_param *p, const char *what, clv_tensor t)
+{
+    const unsigned replicas = (CLV_TP | CLV_DP | CLV_CP) & ~p->split_axes;
+    if (clv_mesh_size(cx->mesh, replicas) == 1 || equal_over(cx, replicas, t))
+        return clv_ok();
+    return clv_fail(CLV_CHECK_FAILED,
+                    "%s of %s differs between the %d ranks that hold copies of it: a gradient sum is missing, or a "
+                    "machine computes wrongly",
+                    what, p->name, clv_mesh_size(cx->mesh, replicas));
+}
+
+clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count, const clv_optimizer *optimizer)
+{
+    clv_status worst = clv_ok();
+    for (size_t i = 0; i < count; i++) { /* every rank goes through all: the checks communicate */
+        clv_status st = tensor_check(cx, &params[i], "the weight", params[i].w);
+        if (st.code == CLV_OK && optimizer != NULL && optimizer->count > 0) {
+            st = tensor_check(cx, &params[i], "the first moment", optimizer->m[i]);
+            const clv_status second = tensor_check(cx, &params[i], "the second moment", optimizer->v[i]);
+            st = st.code != CLV_OK ? st : second;
+        }
+        worst = worst.code != CLV_OK ? worst : st;
+    }
+    return clv_comm_agree(clv_mesh_world(cx->mesh), worst);
+}

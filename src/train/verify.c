@@ -1,0 +1,324 @@
+/* verify.c - hold a layout against PyTorch's values, tensor by tensor.
+ *
+ * The folder holds a Hugging Face model and expected.safetensors + expected.json beside it: tokens and loss mask of
+ * some steps, logits and gradients of the first, weights after the last, loss and gradient norm of each. The steps are
+ * trained with the trainer's own engine in the layout of this run, and every value is compared with what was expected.
+ */
+#include "train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct clv_case {
+    clv_safetensors *expected;
+    clv_json *json;
+    clv_config config;
+    int64_t steps, batch, seq_length;
+    int32_t *tokens; /* [steps, B, s + 1] */
+    float *mask;     /* [steps, B, s] */
+    double lr, beta1, beta2, eps, weight_decay, clip_grad, smoothing;
+} clv_case;
+
+typedef struct clv_verdict { /* of everything compared so far; the same on all ranks */
+    bool print;
+    int64_t checks, failed;
+} clv_verdict;
+
+/* Tolerances for fp32: room for another order of summation, and nothing more. */
+static const double logits_tolerance = 1e-5, loss_tolerance = 5e-6, gradient_tolerance = 2e-5, norm_tolerance = 1e-5,
+                    weight_tolerance = 5e-6;
+
+static void judge(clv_verdict *v, const char *what, double error, double tolerance)
+{
+    const bool good = error <= tolerance; /* NaN fails */
+    v->checks++;
+    v->failed += good ? 0 : 1;
+    if (v->print)
+        printf("%-52s error %9.2e  limit %7.0e  %s\n", what, error, tolerance, good ? "ok" : "WRONG");
+}
+
+/* ---- the case ---------------------------------------------------------------------------------------------------- */
+
+static clv_status read_whole(const clv_safetensors *st, const char *name, clv_dtype dtype, void **out)
+{
+    const clv_st_tensor *t = clv_safetensors_find(st, name);
+    if (t == NULL || t->dtype != dtype)
+        return clv_fail(CLV_BAD_INPUT, "%s: tensor %s (%s) is missing", clv_safetensors_file(st, 0), name,
+                        clv_dtype_st_name(dtype));
+    *out = clv_alloc(t->bytes, 1);
+    return clv_safetensors_read(st, t, 0, *out, t->bytes);
+}
+
+static clv_status numbers_read(clv_case *c)
+{
+    const clv_node root = CLV_JSON_ROOT, h = clv_json_get(c->json, root, "hyperparameters");
+    const struct {
+        const char *key;
+        double *out;
+    } rows[] = {{"lr", &c->lr},
+                {"adam_beta1", &c->beta1},
+                {"adam_beta2", &c->beta2},
+                {"adam_eps", &c->eps},
+                {"clip_grad", &c->clip_grad},
+                {"weight_decay", &c->weight_decay},
+                {"label_smoothing", &c->smoothing}};
+    for (size_t i = 0; i < CLV_COUNT(rows); i++)
+        if (!clv_json_f64(c->json, clv_json_get(c->json, h, rows[i].key), rows[i].out))
+            return clv_fail(CLV_BAD_INPUT, "expected.json: hyperparameters.%s is not a number", rows[i].key);
+    c->steps = clv_json_count(c->json, clv_json_get(c->json, root, "steps"));
+    const clv_st_tensor *t = clv_safetensors_find(c->expected, "tokens");
+    if (t == NULL || t->ndim != 3 || t->dim[0] != c->steps || t->dim[2] < 2)
+        return clv_fail(CLV_BAD_INPUT, "expected.safetensors: tokens must be [steps, B, T+1] with %lld steps",
+                        (long long)c->steps);
+    c->batch = t->dim[1];
+    c->seq_length = t->dim[2] - 1;
+    const clv_st_tensor *m = clv_safetensors_find(c->expected, "loss_mask");
+    if (m == NULL || m->ndim != 3 || m->dim[0] != c->steps || m->dim[1] != c->batch || m->dim[2] != c->seq_length)
+        return clv_fail(CLV_BAD_INPUT, "expected.safetensors: loss_mask must be [steps, B, T]");
+    return clv_ok();
+}
+
+static clv_status case_open(clv_case *c, const char *folder)
+{
+    char path[4096];
+    *c = (clv_case){0};
+    CLV_TRY(clv_hf_config_read(&c->config, folder));
+    clv_path_join(path, sizeof path, folder, "expected.json");
+    CLV_TRY(clv_json_load(&c->json, path));
+    clv_path_join(path, sizeof path, folder, "expected.safetensors");
+    CLV_TRY(clv_safetensors_open(&c->expected, path));
+    CLV_TRY(clv_within(numbers_read(c), "%s", folder));
+    CLV_TRY(read_whole(c->expected, "tokens", CLV_I32, (void **)&c->tokens));
+    CLV_TRY(read_whole(c->expected, "loss_mask", CLV_F32, (void **)&c->mask));
+    for (int64_t i = 0; i < c->steps * c->batch * (c->seq_length + 1); i++)
+        if (c->tokens[i] < 0 || c->tokens[i] >= c->config.vocab)
+            return clv_fail(CLV_BAD_INPUT, "%s: token %d at %lld is not below the vocabulary of %lld", path,
+                            (int)c->tokens[i], (long long)i, (long long)c->config.vocab);
+    return clv_ok();
+}
+
+static void case_close(clv_case *c)
+{
+    free(c->tokens);
+    free(c->mask);
+    clv_json_free(c->json);
+    clv_safetensors_close(c->expected);
+}
+
+/* Step `step` as this dp rank sees it. */
+static clv_samples samples_of(const clv_case *c, const clv_mesh *mesh, int64_t step, int64_t *index)
+{
+    const int64_t mine = c->batch / clv_mesh_size(mesh, CLV_DP);
+    const int64_t first = step * c->batch + mine * clv_mesh_coord(mesh, CLV_DP);
+    for (int64_t i = 0; i < mine; i++)
+        index[i] = first + i;
+    return (clv_samples){.count = mine,
+                         .tokens = c->tokens + first * (c->seq_length + 1),
+                         .mask = c->mask + first * c->seq_length,
+                         .index = index};
+}
+
+/* ---- comparisons ---------------------------------------------------------------------------------------------------
+ */
+
+/* Largest error of a parameter's box of one file tensor against the expected one, and that tensor's largest element. */
+typedef struct clv_span {
+    double error, largest;
+} clv_span;
+
+static clv_span span_of(const clv_case *c, const char *lead, const clv_file_slot *slot, const clv_param *p,
+                        const float *got)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", lead, slot->name);
+    float *want = NULL;
+    if (read_whole(c->expected, name, CLV_F32, (void **)&want).code != CLV_OK) {
+        free(want);
+        return (clv_span){NAN, NAN};
+    }
+    clv_span span = {0, 0};
+    const int64_t rows = p->whole[0], columns = p->ndim > 1 ? p->whole[1] : 1;
+    const int64_t all = slot->dim[0] * (slot->ndim > 1 ? slot->dim[1] : 1);
+    for (int64_t i = 0; i < all; i++)
+        span.largest = fmax(span.largest, fabs((double)want[i]));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            const int64_t row = slot->offset + i;
+            const int64_t at = slot->transposed ? j * slot->dim[1] + row : row * columns + j;
+            const double error = fabs((double)got[i * columns + j] - (double)want[at]);
+            span.error = isnan(error) ? NAN : fmax(span.error, error);
+        }
+    free(want);
+    return span;
+}
+
+/* Every parameter's gradient (relative to the largest element of its file tensor) or weight (absolute). */
+static void params_compare(const clv_case *c, clv_engine *e, bool gradients, clv_verdict *v)
+{
+    for (size_t i = 0; i < e->model.param_count; i++) {
+        const clv_param *p = &e->model.params[i];
+        float *got = clv_param_gather(&e->cx, p, gradients ? p->dw : p->w);
+        const clv_file_slot slot = clv_family_slot(&c->config, p);
+        double error = 0.0;
+        if (got != NULL) {
+            const clv_span span = span_of(c, gradients ? "grad." : "final.", &slot, p, got);
+            error = gradients ? span.error / fmax(span.largest, 1e-30) : span.error;
+        }
+        free(got);
+        char what[200];
+        snprintf(what, sizeof what, "%s %s", gradients ? "gradient" : "weight", p->name);
+        judge(v, what, clv_comm_decide(clv_mesh_world(e->cx.mesh), error),
+              gradients ? gradient_tolerance : weight_tolerance);
+    }
+}
+
+/* Largest error of this rank's columns of one sample's logits: got f32 [s, v]. */
+static double logits_error(const clv_case *c, const clv_vocab *vocab, const float *got, const float *want)
+{
+    double worst = 0.0;
+    const int64_t v = vocab->l.w.dim[0];
+    for (int64_t i = 0; i < c->seq_length; i++)
+        for (int64_t j = 0; j < vocab->real; j++) {
+            const double error = fabs((double)got[i * v + j] - (double)want[i * c->config.vocab + vocab->first + j]);
+            worst = isnan(error) ? INFINITY : fmax(worst, error);
+        }
+    return worst;
+}
+
+static clv_status logits_compare(const clv_case *c, clv_engine *e, clv_verdict *verdict)
+{
+    float *want = NULL;
+    CLV_TRY(read_whole(c->expected, "logits", CLV_F32, (void **)&want));
+    const int64_t s = c->seq_length, v = e->model.head.output.l.w.dim[0];
+    float *got = clv_alloc((size_t)(s * v), sizeof *got);
+    int32_t *pos = clv_alloc((size_t)s, sizeof *pos);
+    for (int64_t i = 0; i < s; i++)
+        pos[i] = (int32_t)i;
+    double worst = 0.0;
+    for (int64_t j = 0; j < c->batch; j++) {
+        const size_t mark = clv_arena_mark(&e->temp);
+        clv_batch batch = {.tokens = clv_new_as(&e->temp, CLV_I32, s, 1), .pos = clv_new_as(&e->temp, CLV_I32, s, 1)};
+        clv_from_host(&e->cx, batch.tokens, c->tokens + j * (s + 1));
+        clv_from_host(&e->cx, batch.pos, pos);
+        clv_to_host(&e->cx, got, clv_gpt_logits(&e->cx, &e->model, &batch));
+        worst = fmax(worst, logits_error(c, &e->model.head.output, got, want + j * s * c->config.vocab));
+        clv_arena_release(&e->temp, mark);
+    }
+    clv_all_reduce(clv_mesh_world(e->cx.mesh), &worst, &worst, 1, CLV_F64, CLV_MAX);
+    judge(verdict, "logits", worst, logits_tolerance);
+    free(pos);
+    free(got);
+    free(want);
+    return clv_ok();
+}
+
+static void step_compare(const clv_case *c, int64_t i, const clv_step *step, clv_verdict *v)
+{
+    clv_node node = clv_json_first(c->json, clv_json_get(c->json, CLV_JSON_ROOT, "steps"));
+    for (int64_t k = 0; k < i; k++)
+        node = clv_json_next(c->json, node);
+    double loss = NAN, norm = NAN;
+    clv_json_f64(c->json, clv_json_get(c->json, node, "lm_loss"), &loss);
+    clv_json_f64(c->json, clv_json_get(c->json, node, "grad_norm"), &norm);
+    char what[64];
+    snprintf(what, sizeof what, "step %lld: loss", (long long)(i + 1));
+    judge(v, what, fabs(step->loss - loss), loss_tolerance);
+    snprintf(what, sizeof what, "step %lld: gradient norm", (long long)(i + 1));
+    judge(v, what, fabs(step->grad_norm - norm) / norm, norm_tolerance);
+}
+
+/* ---- the run
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static clv_status steps_run(const clv_case *c, clv_engine *e, const clv_options *options, clv_verdict *v)
+{
+    const clv_checkpoint weights = {
+        .cx = &e->cx, .config = &c->config, .params = e->model.params, .param_count = e->model.param_count};
+    CLV_TRY(clv_checkpoint_load(&weights, options->reference));
+    clv_gpt_rope_fill(&e->cx, &e->model);
+    CLV_TRY(logits_compare(c, e, v));
+    int64_t *index = clv_alloc((size_t)c->batch, sizeof *index);
+    for (int64_t i = 0; i < c->steps; i++) {
+        const clv_samples samples = samples_of(c, e->cx.mesh, i, index);
+        const clv_step step = clv_engine_gradients(e, &samples, i + 1);
+        step_compare(c, i, &step, v);
+        if (i == 0)
+            params_compare(c, e, true, v);
+        clv_engine_update(e, &step, c->lr);
+    }
+    params_compare(c, e, false, v);
+    free(index);
+    return clv_sentinel_check(&e->cx, e->model.params, e->model.param_count, &e->optimizer);
+}
+
+static clv_engine_spec spec_of(const clv_case *c, const clv_options *options)
+{
+    return (clv_engine_spec){.config = &c->config,
+                             .sequence_parallel = options->sequence_parallel,
+                             .vocab_divisor = options->is_set.make_vocab_size_divisible_by
+                                                  ? options->make_vocab_size_divisible_by
+                                                  : 1, /* so that small vocabularies are really split */
+                             .micro_batch = options->micro_batch_size,
+                             .seq_length = c->seq_length,
+                             .label_smoothing = c->smoothing,
+                             .per_token_loss = true,
+                             .training = true,
+                             .backend = options->backend,
+                             .beta1 = c->beta1,
+                             .beta2 = c->beta2,
+                             .eps = c->eps,
+                             .weight_decay = c->weight_decay,
+                             .clip_grad = c->clip_grad};
+}
+
+static clv_status verify_in(clv_runtime *rt, const clv_case *c, const clv_options *options, clv_verdict *v)
+{
+    const int64_t dp = clv_mesh_size(rt->mesh, CLV_DP), b = options->micro_batch_size;
+    if (c->batch % (dp * b) != 0)
+        return clv_fail(CLV_BAD_INPUT,
+                        "the case has %lld samples a step; micro-batch-size %lld x dp %lld does not divide them",
+                        (long long)c->batch, (long long)b, (long long)dp);
+    const clv_engine_spec spec = spec_of(c, options);
+    clv_engine engine;
+    CLV_TRY(clv_engine_create(&engine, rt->mesh, &spec));
+    const clv_status st = steps_run(c, &engine, options, v);
+    if (options->log_comm && v->print) {
+        clv_text text = {0};
+        clv_mesh_traffic_print(rt->mesh, &text);
+        printf("%s", text.data);
+        clv_text_free(&text);
+    }
+    clv_engine_destroy(&engine);
+    return st;
+}
+
+clv_status clv_verify(clv_comm *world, const clv_options *options)
+{
+    if (options->reference[0] == 0)
+        return clv_fail(CLV_BAD_USAGE,
+                        "verify needs --reference DIR: a model folder with expected.safetensors and expected.json");
+    clv_case c;
+    clv_status st = clv_comm_agree(world, case_open(&c, options->reference));
+    const clv_layout layout = {.tp = (int)options->tensor_model_parallel_size};
+    if (st.code == CLV_OK)
+        st = clv_gpt_check(&c.config, &layout, options->sequence_parallel, c.seq_length);
+    clv_verdict v = {.print = clv_comm_rank(world) == 0};
+    clv_runtime rt = {0};
+    if (st.code == CLV_OK)
+        st = clv_runtime_open(&rt, world, options, &c.config);
+    if (st.code == CLV_OK)
+        st = verify_in(&rt, &c, options, &v);
+    clv_runtime_close(&rt);
+    case_close(&c);
+    CLV_TRY(st);
+    if (v.print)
+        printf("%s: %lld of %lld values within tolerance at tp %lld%s\n", v.failed == 0 ? "equal" : "DIFFERENT",
+               (long long)(v.checks - v.failed), (long long)v.checks, (long long)options->tensor_model_parallel_size,
+               options->sequence_parallel ? " with sequence parallelism" : "");
+    if (v.failed > 0)
+        return clv_fail(CLV_CHECK_FAILED, "%lld of %lld values differ from the reference", (long long)v.failed,
+                        (long long)v.checks);
+    return clv_ok();
+}
