@@ -55,22 +55,19 @@ clv_node clv_json_next(const clv_json *json, clv_node node)
 
 const char *clv_json_key(const clv_json *json, clv_node node, size_t *n)
 {
-    if (node == CLV_NO_NODE || node_at(json, node)->key == CLV_JSON_NO_KEY)
-        return NULL;
-    const clv_json_node *member = node_at(json, node);
+    const clv_json_node *member = node != CLV_NO_NODE ? node_at(json, node) : NULL;
+    const bool found = member != NULL && member->key != CLV_JSON_NO_KEY;
     if (n != NULL)
-        *n = member->key_length;
-    return json->pool + member->key;
+        *n = found ? member->key_length : 0;
+    return found ? json->pool + member->key : NULL;
 }
 
 const char *clv_json_string(const clv_json *json, clv_node node, size_t *n)
 {
-    if (!clv_json_is(json, node, CLV_JSON_STRING))
-        return NULL;
-    const clv_json_node *value = node_at(json, node);
+    const clv_json_node *value = clv_json_is(json, node, CLV_JSON_STRING) ? node_at(json, node) : NULL;
     if (n != NULL)
-        *n = value->length;
-    return json->pool + value->text;
+        *n = value != NULL ? value->length : 0;
+    return value != NULL ? json->pool + value->text : NULL;
 }
 
 clv_node clv_json_get(const clv_json *json, clv_node object, const char *key)
