@@ -279,7 +279,7 @@ static void test_several_writers(void **state)
 {
     (void)state;
     enum { RANKS = 4, TENSORS = 12, ELEMENTS = 5000 };
-    static char names[TENSORS][8];
+    static char names[TENSORS][16];
     clv_st_tensor list[TENSORS];
     for (int i = 0; i < TENSORS; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i);
