@@ -15,8 +15,7 @@ static clv_status read_entry(const clv_json *json, clv_node node, clv_added *out
     if (!clv_json_is(json, node, CLV_JSON_OBJECT))
         return clv_fail(CLV_BAD_INPUT, "not an object");
     CLV_TRY(clv_parse_string(json, node, "content", &out->content));
-    const clv_node id_node = clv_json_get(json, node, "id");
-    if (!clv_json_is(json, id_node, CLV_JSON_NUMBER) || !clv_json_i64(json, id_node, id))
+    if (!clv_json_i64(json, clv_json_get(json, node, "id"), id))
         return clv_fail(CLV_BAD_INPUT, "\"%s\" has no whole number as \"id\"", out->content.at);
     CLV_TRY(clv_json_opt_bool(json, node, "single_word", &out->single_word));
     CLV_TRY(clv_json_opt_bool(json, node, "lstrip", &out->lstrip));

@@ -184,6 +184,7 @@ clv_status clv_decoder_finish(clv_decoder *decoder, clv_text *out)
         else if (kind == CLV_STEP_UNBYTES)
             release_bytes(decoder, i, true, out);
     }
+    clv_text_add(out, "", 0); /* terminated, even when nothing came */
     return clv_ok();
 }
 

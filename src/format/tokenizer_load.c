@@ -22,7 +22,7 @@ static clv_status highest_id(const clv_json *json, clv_node vocab, int64_t *high
     *highest = -1;
     for (clv_node node = clv_json_first(json, vocab); node != CLV_NO_NODE; node = clv_json_next(json, node)) {
         int64_t id;
-        if (!clv_json_is(json, node, CLV_JSON_NUMBER) || !clv_json_i64(json, node, &id) || id < 0 || id > MAX_ID)
+        if (!clv_json_i64(json, node, &id) || id < 0 || id > MAX_ID)
             return clv_fail(CLV_BAD_INPUT, "the id of \"%s\" is not a whole number from 0 to %d",
                             clv_json_key(json, node, NULL), MAX_ID);
         *highest = CLV_MAX(*highest, id);
@@ -180,7 +180,7 @@ clv_status clv_tokenizer_parse(clv_tokenizer **out, const char *text, size_t n, 
 {
     clv_json *json;
     *out = NULL;
-    CLV_TRY(clv_json_parse(&json, text, n, where));
+    CLV_TRY(clv_within(clv_json_parse(&json, text, n, "JSON"), "%s", where));
     clv_tokenizer *tok = clv_alloc(1, sizeof *tok);
     tok->warned = clv_alloc(1, sizeof *tok->warned);
     atomic_flag_clear(tok->warned);
@@ -228,11 +228,7 @@ static clv_status compose_gpt2(clv_text *out, const char *vocab_path, const clv_
     clv_json *json;
     CLV_TRY(clv_json_parse(&json, vocab->data, vocab->length, vocab_path));
     clv_special_token end = {"<|endoftext|>", -1};
-    if (clv_json_is(json, CLV_JSON_ROOT, CLV_JSON_OBJECT)) {
-        const clv_node id = clv_json_get(json, CLV_JSON_ROOT, end.content);
-        if (clv_json_is(json, id, CLV_JSON_NUMBER) && !clv_json_i64(json, id, &end.id))
-            end.id = -1;
-    }
+    clv_json_i64(json, clv_json_get(json, CLV_JSON_ROOT, end.content), &end.id);
     clv_json_free(json);
     clv_text merges = {0};
     merges_array(&merges, lines);

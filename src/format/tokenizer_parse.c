@@ -80,12 +80,10 @@ static clv_status parse_replace(clv_tokenizer *tok, const clv_json *json, clv_no
 {
     const clv_node pattern = clv_json_get(json, node, "pattern");
     clv_span content, regex;
-    if (clv_json_is(json, pattern, CLV_JSON_OBJECT) && clv_json_get(json, pattern, "Regex") != CLV_NO_NODE) {
+    if (clv_json_get(json, pattern, "Regex") != CLV_NO_NODE) {
         CLV_TRY(clv_parse_string(json, pattern, "Regex", &regex));
         return refuse("Replace with the pattern", regex.at);
     }
-    if (!clv_json_is(json, pattern, CLV_JSON_OBJECT))
-        return clv_fail(CLV_BAD_INPUT, "a Replace without a pattern");
     CLV_TRY(keep_string(tok, json, pattern, "String", &step->from));
     CLV_TRY(clv_parse_string(json, node, "content", &content));
     step->to = clv_pool_add(&tok->pool, content.at, content.n);
@@ -124,7 +122,7 @@ static clv_status parse_split(clv_tokenizer *tok, const clv_json *json, clv_node
     const clv_node pattern = clv_json_get(json, node, "pattern");
     clv_span regex, behavior;
     bool invert = false;
-    if (!clv_json_is(json, pattern, CLV_JSON_OBJECT) || clv_json_get(json, pattern, "Regex") == CLV_NO_NODE)
+    if (clv_json_get(json, pattern, "Regex") == CLV_NO_NODE)
         return clv_fail(CLV_BAD_INPUT, "a Split is supported only with a pattern {\"Regex\": ...}");
     CLV_TRY(clv_parse_string(json, pattern, "Regex", &regex));
     CLV_TRY(clv_parse_string(json, node, "behavior", &behavior));
@@ -229,9 +227,8 @@ static clv_status add_special_ids(clv_tokenizer *tok, const clv_json *json, clv_
 {
     clv_span name;
     CLV_TRY(clv_parse_string(json, piece, "id", &name));
-    const clv_node table = clv_json_get(json, processor, "special_tokens");
-    const clv_node entry = clv_json_is(json, table, CLV_JSON_OBJECT) ? clv_json_get(json, table, name.at) : CLV_NO_NODE;
-    const clv_node ids = clv_json_is(json, entry, CLV_JSON_OBJECT) ? clv_json_get(json, entry, "ids") : CLV_NO_NODE;
+    const clv_node entry = clv_json_get(json, clv_json_get(json, processor, "special_tokens"), name.at);
+    const clv_node ids = clv_json_get(json, entry, "ids");
     if (!clv_json_is(json, ids, CLV_JSON_ARRAY))
         return clv_fail(CLV_BAD_INPUT, "the template's token \"%s\" has no ids in special_tokens", name.at);
     for (clv_node node = clv_json_first(json, ids); node != CLV_NO_NODE; node = clv_json_next(json, node)) {
@@ -253,12 +250,10 @@ static clv_status read_template(clv_tokenizer *tok, const clv_json *json, clv_no
     if (!clv_json_is(json, single, CLV_JSON_ARRAY))
         return clv_fail(CLV_BAD_INPUT, "a template without a list \"single\"");
     for (clv_node piece = clv_json_first(json, single); piece != CLV_NO_NODE; piece = clv_json_next(json, piece)) {
-        if (!clv_json_is(json, piece, CLV_JSON_OBJECT))
-            return clv_fail(CLV_BAD_INPUT, "a piece of the template is not an object");
         const clv_node special = clv_json_get(json, piece, "SpecialToken");
         if (clv_json_is(json, special, CLV_JSON_OBJECT))
             CLV_TRY(add_special_ids(tok, json, processor, special, texts == 0 ? before : after));
-        else if (clv_json_is(json, clv_json_get(json, piece, "Sequence"), CLV_JSON_OBJECT))
+        else if (clv_json_get(json, piece, "Sequence") != CLV_NO_NODE)
             texts++;
         else
             return clv_fail(CLV_BAD_INPUT, "a piece of the template is neither SpecialToken nor Sequence");
