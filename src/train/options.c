@@ -156,6 +156,13 @@ static const clv_option_row *row_named(const char *name)
     return NULL;
 }
 
+const char *clv_options_text(const clv_options *options, const char *name)
+{
+    const clv_option_row *row = row_named(name);
+    CLV_CHECK(row != NULL && row->kind == CLV_OPTION_TEXT, "%s is no option that holds a text", name);
+    return *(const char *const *)clv_option_at(options, row->value);
+}
+
 /* How far a typed name is from a row's: its edit distance, or less when it is the beginning of it. */
 static size_t distance(const char *typed, const clv_option_row *row)
 {

@@ -42,6 +42,7 @@ void clv_list_free(clv_list *list);
  * (CLV_BAD_USAGE): unknown option with the nearest names; a Megatron option that does not apply, with the reason; a
  * value of the wrong kind or out of range. */
 clv_status clv_options_parse(clv_options *options, int count, char *const *argv, clv_list *words);
+const char *clv_options_text(const clv_options *options, const char *name); /* by name; NULL when there is none */
 void clv_options_help(char command, clv_text *out);
 /* A JSON object of every option of the command, null where none was given; as YAML it is a file for --config. */
 void clv_options_dump(const clv_options *options, clv_text *out);
@@ -128,6 +129,13 @@ float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local);
 /* ---- dataset.c, sampler.c, preprocess.c
  * ------------------------------------------------------------------------------------------ */
 #include "train/train_data.h"
+
+/* ---- corpus.c, inspect.c: commands of one process; what is to be printed goes to `out` ----------------------------- */
+
+clv_status clv_corpus_preprocess(const clv_options *options, clv_text *out); /* text to token files */
+clv_status clv_corpus_learn(const clv_options *options, clv_text *out);      /* text to a tokenizer.json */
+/* What is in a safetensors file, a model folder, a checkpoint, a .idx or a tokenizer, each read with all its checks. */
+clv_status clv_inspect(const char *path, clv_text *out);
 
 /* ---- runtime.c: this process, its threads and its place ------------------------------------------------------------
  */
