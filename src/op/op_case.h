@@ -97,7 +97,7 @@ static void op_start(op_run *r, const op_case *c, const clv_backend *be, const i
 {
     const clv_arena values = r->values, temp = r->temp;
     *r = (op_run){.values = values, .temp = temp, .seed = 100};
-    r->values.used = r->values.peak = r->temp.used = 0;
+    r->values.used = r->values.peak = r->temp.used = r->temp.peak = 0;
     r->values.dtype = r->temp.dtype = CLV_F32;
     r->cx = (clv_ctx){.be = be, .temp = &r->temp};
     c->make(r, c, size);

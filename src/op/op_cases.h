@@ -271,6 +271,10 @@ static void op_embed_make(op_run *r, const op_case *c, const int64_t *size)
     op_in(r, OP_RANDOM(r, CLV_R, size[3], size[2]), CLV_R, true);
     op_out(r, CLV_P, CLV_R, 3, size);
     r->ids = op_integers(r, size[0] * size[1], 50 - size[3] / 4, 50 + size[3] + size[3] / 4);
+    if (r->ids.data != NULL) {
+        ((int32_t *)r->ids.data)[0] = 49; /* the rows just outside */
+        ((int32_t *)r->ids.data)[1] = (int32_t)(50 + size[3]);
+    }
 }
 
 static void op_embed_forward(op_run *r)
