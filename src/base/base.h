@@ -65,6 +65,10 @@ _Noreturn void clv_panic(const char *file, int line, const char *fmt, ...) CLV_P
 
 double clv_seconds(void); /* monotonic, in seconds */
 
+/* ---- signal.c: SIGTERM, SIGINT, SIGUSR1 ask for a save and an orderly end ---- */
+void clv_signals_catch(void);
+int clv_signal_caught(void); /* its number, 0 when none came */
+
 /* ---- arena.c: memory by lifetime ----------------------------------------------------------------------------------
  */
 

@@ -1,0 +1,151 @@
+/* trainer.c - the loop: samples, gradients, decision, update, report, and now and then an evaluation or a checkpoint.
+ *
+ * Every decision (stop, skip, save) is made from values that are bit-equal on all ranks.
+ */
+#include "train/trainer_internal.h"
+
+#include <math.h>
+
+typedef enum clv_end { CLV_GO_ON, CLV_END_DURATION, CLV_END_INTERVAL, CLV_END_SIGNAL } clv_end; /* stronger last */
+
+static clv_status save(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    if (o->save[0] == 0)
+        return clv_ok();
+    const double start = clv_seconds();
+    const clv_checkpoint c = {.cx = &t->engine.cx,
+                              .config = &t->config,
+                              .params = t->engine.model.params,
+                              .param_count = t->engine.model.param_count,
+                              .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
+                              .progress = &t->progress,
+                              .options = o,
+                              .tokenizer_folder = o->tokenizer_model[0] != 0 ? o->tokenizer_model : NULL};
+    CLV_TRY(clv_checkpoint_save(&c, o->save, o->keep_last));
+    clv_log(CLV_LOG_INFO, "iteration %5lld | saved in %s (%.1f s)", (long long)t->progress.iteration, o->save,
+            clv_seconds() - start);
+    return clv_ok();
+}
+
+static clv_status evaluate(clv_trainer *t)
+{
+    double nll = 0.0;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < t->options->eval_iters; i++) {
+        CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->valid, i * t->global_batch)));
+        clv_engine_evaluate(&t->engine, &t->valid.samples, &nll, &counted);
+    }
+    clv_report_valid(t, nll / (double)CLV_MAX(counted, 1));
+    return clv_ok();
+}
+
+/* Should the run end after this iteration? Asked on all ranks, answered with the strongest reason of any. */
+static clv_end end_find(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    int32_t why = CLV_GO_ON;
+    if (o->is_set.exit_duration_in_mins && clv_seconds() - t->report.first > 60.0 * o->exit_duration_in_mins)
+        why = CLV_END_DURATION;
+    if (o->is_set.exit_interval && t->progress.iteration % o->exit_interval == 0)
+        why = CLV_END_INTERVAL;
+    if (clv_signal_caught() != 0)
+        why = CLV_END_SIGNAL;
+    clv_all_reduce(t->world, &why, &why, 1, CLV_I32, CLV_MAX);
+    return (clv_end)why;
+}
+
+/* A loss or gradient that is not finite: stop before the update, or skip it and count. */
+static clv_status update(clv_trainer *t, const clv_step *step, double lr)
+{
+    if (step->counted == 0) {
+        clv_log(CLV_LOG_WARN, "iteration %lld: no token counts in the loss; no update",
+                (long long)t->progress.iteration + 1);
+        return clv_ok();
+    }
+    if (step->finite) {
+        clv_engine_update(&t->engine, step, lr);
+        t->progress.optimizer_step++;
+        return clv_ok();
+    }
+    if (t->options->check_for_nan_in_loss_and_grad)
+        return clv_fail(
+            CLV_CHECK_FAILED,
+            "iteration %lld: loss %g, gradient norm %g: not finite; weights were not updated and the last "
+            "checkpoint is untouched. Lower --lr or look at the data; --no-check-for-nan-in-loss-and-grad skips "
+            "such updates",
+            (long long)t->progress.iteration + 1, step->loss, step->grad_norm);
+    t->progress.skipped++;
+    return clv_ok();
+}
+
+static void comm_report(const clv_trainer *t)
+{
+    clv_text text = {0};
+    clv_mesh_traffic_print(t->rt.mesh, &text);
+    if (text.length > 0)
+        clv_log(CLV_LOG_INFO, "collectives of iteration %lld:\n%s", (long long)t->progress.iteration, text.data);
+    clv_text_free(&text);
+}
+
+static clv_status iterate(clv_trainer *t)
+{
+    const double start = clv_seconds();
+    const bool ledger = t->options->log_comm && t->progress.iteration == t->report.first_iteration;
+    const double lr = clv_lr_at(&t->plan, t->progress.optimizer_step * t->global_batch);
+    CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->train, t->progress.samples)));
+    if (ledger)
+        clv_mesh_traffic_reset(t->rt.mesh);
+    const clv_step step = clv_engine_gradients(&t->engine, &t->train.samples, t->progress.iteration + 1);
+    CLV_TRY(update(t, &step, lr));
+    t->progress.iteration++;
+    t->progress.samples += t->global_batch;
+    t->progress.tokens += t->global_batch * t->seq_length;
+    if (ledger)
+        comm_report(t);
+    clv_report_step(t, &step, lr, clv_seconds() - start);
+    const int64_t every = t->options->check_replicas_interval;
+    if (every > 0 && t->progress.iteration % every == 0)
+        CLV_TRY(clv_sentinel_check(&t->engine.cx, t->engine.model.params, t->engine.model.param_count, NULL));
+    return clv_ok();
+}
+
+static clv_status loop(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    int64_t saved_at = -1;
+    clv_end end = CLV_GO_ON;
+    if (t->progress.iteration >= t->iterations)
+        clv_log(CLV_LOG_INFO, "nothing to do: iteration %lld of %lld", (long long)t->progress.iteration,
+                (long long)t->iterations);
+    while (t->progress.iteration < t->iterations && end == CLV_GO_ON) {
+        CLV_TRY(iterate(t));
+        if (t->valid.data != NULL && t->progress.iteration % o->eval_interval == 0)
+            CLV_TRY(evaluate(t));
+        if (o->is_set.save_interval && t->progress.iteration % o->save_interval == 0) {
+            CLV_TRY(save(t));
+            saved_at = t->progress.iteration;
+        }
+        end = end_find(t);
+    }
+    if (saved_at != t->progress.iteration)
+        CLV_TRY(save(t));
+    if (end == CLV_END_SIGNAL)
+        return clv_fail(CLV_INTERRUPTED, "stopped by a signal after iteration %lld%s", (long long)t->progress.iteration,
+                        o->save[0] != 0 ? ", saved" : "; nothing was saved, since there is no --save");
+    return clv_ok();
+}
+
+clv_status clv_train(clv_comm *world, const clv_options *options)
+{
+    clv_trainer t;
+    clv_signals_catch();
+    clv_status st = clv_trainer_open(&t, world, options);
+    if (st.code == CLV_OK) {
+        st = loop(&t);
+        const clv_status closed = clv_comm_agree(world, clv_report_close(&t));
+        st = st.code != CLV_OK ? st : closed;
+    }
+    clv_trainer_close(&t);
+    return st;
+}

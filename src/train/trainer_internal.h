@@ -1,0 +1,49 @@
+/* trainer_internal.h - what a training run holds, shared by trainer.c (the loop), trainer_setup.c (making it) and
+ * trainer_report.c (what people and files get to see).
+ */
+#ifndef CLV_TRAINER_INTERNAL_H
+#define CLV_TRAINER_INTERNAL_H
+
+#include "train/train.h"
+
+#include <stdio.h>
+
+typedef struct clv_curve { /* points for the picture */
+    double *x, *y;
+    size_t count;
+} clv_curve;
+
+typedef struct clv_report {
+    FILE *metrics;            /* rank 0; NULL: none */
+    double loss_sum, seconds; /* since the last line */
+    int64_t updates, tokens;
+    double first; /* when the loop began */
+    int64_t first_iteration;
+    clv_curve train, valid;
+} clv_report;
+
+typedef struct clv_trainer {
+    const clv_options *options;
+    clv_comm *world;
+    clv_runtime rt;
+    clv_config config;
+    clv_tokenizer *tokenizer; /* NULL with mock data */
+    clv_engine engine;
+    clv_feed train, valid; /* valid.data NULL: no evaluation */
+    int64_t seq_length, global_batch, iterations, train_samples;
+    clv_lr_plan plan;
+    clv_progress progress;
+    clv_report report;
+    bool engine_made;
+} clv_trainer;
+
+/* Everything up to the first iteration; on failure close what was made. Collective: world. */
+clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *options);
+void clv_trainer_close(clv_trainer *t);
+
+clv_status clv_report_open(clv_trainer *t);
+void clv_report_step(clv_trainer *t, const clv_step *step, double lr, double seconds);
+void clv_report_valid(clv_trainer *t, double loss);
+clv_status clv_report_close(clv_trainer *t);
+
+#endif

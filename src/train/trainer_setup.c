@@ -1,0 +1,343 @@
+/* trainer_setup.c - from options to a trainer: shape, batch arithmetic, data, memory, weights or a checkpoint.
+ *
+ * Everything that can be refused is refused here, before memory is taken: first what the options say by themselves,
+ * then the shape against the layout, the batch against dp, the data, and last the checkpoint.
+ */
+#include "train/trainer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static clv_status length_check(const clv_options *o)
+{
+    if (o->is_set.train_iters == o->is_set.train_samples)
+        return clv_fail(CLV_BAD_USAGE, "give one of --train-iters and --train-samples");
+    if (!o->is_set.lr)
+        return clv_fail(CLV_BAD_USAGE, "give --lr, the highest learning rate");
+    if (!o->mock_data && o->data_path.count == 0)
+        return clv_fail(CLV_BAD_USAGE, "give --data-path PREFIX (made by `cleave preprocess`), or --mock-data");
+    if (o->is_set.save_interval && o->save[0] == 0)
+        return clv_fail(CLV_BAD_USAGE, "--save-interval needs --save DIR");
+    return clv_ok();
+}
+
+static clv_status tokenizer_open(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    if (o->tokenizer_model[0] != 0)
+        return clv_tokenizer_load(&t->tokenizer, o->tokenizer_model);
+    if (o->eod_mask_loss || o->reset_position_ids || o->reset_attention_mask)
+        return clv_fail(CLV_BAD_USAGE, "end-of-document options need --tokenizer-model, which says what that token is");
+    return clv_ok();
+}
+
+/* The shape: of the folder that is loaded, or from options; the vocabulary from the tokenizer unless given. */
+static clv_status shape_find(clv_trainer *t, const char *folder)
+{
+    const clv_options *o = t->options;
+    const int64_t from_tokenizer = t->tokenizer == NULL ? 0 : clv_tokenizer_vocab_size(t->tokenizer);
+    if (folder[0] != 0) {
+        CLV_TRY(clv_hf_config_read(&t->config, folder));
+        CLV_TRY(clv_options_agree(o, &t->config));
+        if (o->is_set.hidden_dropout)
+            t->config.hidden_dropout = o->hidden_dropout;
+        if (o->is_set.attention_dropout)
+            t->config.attention_dropout = o->attention_dropout;
+    } else {
+        CLV_TRY(clv_options_config(o, from_tokenizer, &t->config));
+    }
+    if (from_tokenizer > t->config.vocab)
+        return clv_fail(CLV_BAD_INPUT,
+                        "the tokenizer has %lld ids, but the model's vocabulary is %lld; raise --vocab-size",
+                        (long long)from_tokenizer, (long long)t->config.vocab);
+    if (t->tokenizer != NULL && folder[0] == 0 && t->config.eos < 0)
+        t->config.eos = clv_tokenizer_eod(t->tokenizer);
+    return clv_ok();
+}
+
+static clv_status sizes_find(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    const int64_t tp = o->tensor_model_parallel_size, world = clv_comm_size(t->world);
+    const int64_t dp = CLV_MAX(world / tp, 1);
+    t->seq_length = o->is_set.seq_length ? o->seq_length : CLV_MIN(1024, t->config.max_positions);
+    t->global_batch = o->is_set.global_batch_size ? o->global_batch_size : o->micro_batch_size * dp;
+    t->train_samples = o->is_set.train_samples ? o->train_samples : o->train_iters * t->global_batch;
+    t->iterations = CLV_CEIL_DIV(t->train_samples, t->global_batch);
+    const clv_layout layout = {.tp = (int)tp, .dp = (int)dp, .kv_heads = (int)t->config.kv_heads};
+    CLV_TRY(clv_gpt_check(&t->config, &layout, o->sequence_parallel, t->seq_length));
+    const clv_sampler sampler = {.global_batch = t->global_batch, .micro_batch = o->micro_batch_size, .dp_size = dp};
+    CLV_TRY(clv_sampler_check(&sampler));
+    return clv_lr_plan_make(&t->plan, o, t->global_batch, t->train_samples);
+}
+
+static clv_status prefixes_parse(const clv_list *list, const char **prefix, double *weight, size_t *count,
+                                 bool *weighted)
+{
+    double number;
+    *weighted = list->count >= 2 && clv_parse_f64(list->word[0], &number);
+    if (!*weighted) {
+        *count = list->count;
+        for (size_t i = 0; i < list->count; i++)
+            prefix[i] = list->word[i];
+        return clv_ok();
+    }
+    if (list->count % 2 != 0)
+        return clv_fail(CLV_BAD_USAGE, "data-path: weights and prefixes must alternate, but there are %zu words",
+                        list->count);
+    for (size_t i = 0; i < list->count; i += 2) {
+        if (!clv_parse_f64(list->word[i], &weight[i / 2]) || weight[i / 2] <= 0)
+            return clv_fail(CLV_BAD_USAGE, "data-path: weight '%s' is not a number above 0", list->word[i]);
+        prefix[i / 2] = list->word[i + 1];
+    }
+    *count = list->count / 2;
+    return clv_ok();
+}
+
+static clv_status dataset_open(clv_trainer *t, const clv_list *list, const char *split, int which, clv_dataset **out)
+{
+    const clv_options *o = t->options;
+    const char **prefix = clv_alloc(list->count, sizeof *prefix);
+    double *weight = clv_alloc(list->count, sizeof *weight);
+    size_t count = 0;
+    bool weighted = false;
+    clv_status st = o->mock_data ? clv_ok() : prefixes_parse(list, prefix, weight, &count, &weighted);
+    const clv_dataset_spec spec = {.prefix = prefix,
+                                   .weight = weighted ? weight : NULL,
+                                   .count = count,
+                                   .split = split,
+                                   .which = which,
+                                   .seq_length = t->seq_length,
+                                   .vocab = t->config.vocab,
+                                   .seed = (uint64_t)o->seed,
+                                   .order =
+                                       strcmp(o->data_order, "megatron") == 0 ? CLV_ORDER_MEGATRON : CLV_ORDER_STABLE,
+                                   .samples = which == 0 ? t->train_samples : o->eval_iters * t->global_batch};
+    if (st.code == CLV_OK)
+        st = clv_dataset_open(out, &spec);
+    free(prefix);
+    free(weight);
+    return st;
+}
+
+static void feed_open(clv_trainer *t, clv_feed *feed, clv_dataset *data)
+{
+    const clv_options *o = t->options;
+    const clv_sampler sampler = {.global_batch = t->global_batch,
+                                 .micro_batch = o->micro_batch_size,
+                                 .dp_rank = clv_mesh_coord(t->rt.mesh, CLV_DP),
+                                 .dp_size = clv_mesh_size(t->rt.mesh, CLV_DP),
+                                 .order =
+                                     strcmp(o->data_order, "megatron") == 0 ? CLV_ORDER_MEGATRON : CLV_ORDER_STABLE};
+    const clv_eod_rules rules = {.eod = t->tokenizer == NULL ? -1 : clv_tokenizer_eod(t->tokenizer),
+                                 .mask_loss = o->eod_mask_loss,
+                                 .reset_positions = o->reset_position_ids,
+                                 .reset_attention = o->reset_attention_mask};
+    clv_feed_open(feed, data, &sampler, &rules, t->seq_length);
+}
+
+static clv_status data_open(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    const bool own_valid = o->valid_data_path.count > 0;
+    clv_dataset *data;
+    CLV_TRY(dataset_open(t, &o->data_path, own_valid ? NULL : o->split, 0, &data));
+    feed_open(t, &t->train, data);
+    clv_text text = {0};
+    clv_dataset_describe(data, t->train_samples, &text);
+    if (text.length > 0)
+        clv_log(CLV_LOG_INFO, "%s", text.data);
+    clv_text_free(&text);
+    if (!o->is_set.eval_interval)
+        return clv_ok();
+    const clv_status st = own_valid ? dataset_open(t, &o->valid_data_path, NULL, 0, &data)
+                                    : dataset_open(t, &o->data_path, o->split, 1, &data);
+    if (st.code == CLV_OK)
+        feed_open(t, &t->valid, data);
+    else if (own_valid)
+        return st;
+    else
+        clv_log(CLV_LOG_WARN, "no evaluation: %s", st.text);
+    return clv_ok();
+}
+
+static clv_status engine_open(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    const clv_engine_spec spec = {.config = &t->config,
+                                  .sequence_parallel = o->sequence_parallel,
+                                  .vocab_divisor = o->make_vocab_size_divisible_by,
+                                  .micro_batch = o->micro_batch_size,
+                                  .seq_length = t->seq_length,
+                                  .label_smoothing = o->label_smoothing,
+                                  .per_token_loss = o->calculate_per_token_loss,
+                                  .training = true,
+                                  .documents = o->reset_attention_mask,
+                                  .backend = o->backend,
+                                  .seed = (uint64_t)o->seed,
+                                  .beta1 = o->adam_beta1,
+                                  .beta2 = o->adam_beta2,
+                                  .eps = o->adam_eps,
+                                  .weight_decay = o->weight_decay,
+                                  .clip_grad = o->clip_grad};
+    CLV_TRY(clv_engine_create(&t->engine, t->rt.mesh, &spec));
+    t->engine_made = true;
+    return clv_ok();
+}
+
+/* What the checkpoint says of the schedule and of the data order, against what this run asks for. */
+static clv_status resume_check(const clv_trainer *t, const clv_progress *saved)
+{
+    const clv_options *o = t->options;
+    const clv_lr_plan *a = &saved->plan, *b = &t->plan;
+    const bool same = a->style == b->style && a->wsd_style == b->wsd_style && a->max == b->max && a->min == b->min &&
+                      a->init == b->init && a->warmup == b->warmup && a->decay == b->decay &&
+                      a->wsd_decay == b->wsd_decay;
+    if (!same && !o->override_opt_param_scheduler)
+        return clv_fail(
+            CLV_BAD_INPUT,
+            "the learning-rate schedule differs from the checkpoint's: lr %g, min-lr %g, warm-up %lld, decay %lld "
+            "samples there, lr %g, min-lr %g, warm-up %lld, decay %lld here; give the same options (with "
+            "--lr-decay-iters to keep the decay when --train-iters grows), or --override-opt-param-scheduler",
+            a->max, a->min, (long long)a->warmup, (long long)a->decay, b->max, b->min, (long long)b->warmup,
+            (long long)b->decay);
+    if (strcmp(saved->data_order, o->data_order) != 0)
+        return clv_fail(CLV_BAD_INPUT,
+                        "the checkpoint's data-order is %s, here it is %s; samples would repeat or be missed",
+                        saved->data_order, o->data_order);
+    if (strcmp(o->data_order, "megatron") == 0 && saved->train_samples != t->train_samples)
+        return clv_fail(
+            CLV_BAD_INPUT,
+            "data-order megatron depends on the length of the run: %lld samples in the checkpoint, %lld here; "
+            "keep the length, or start with --data-order stable",
+            (long long)saved->train_samples, (long long)t->train_samples);
+    if (saved->seq_length != t->seq_length)
+        return clv_fail(CLV_BAD_INPUT,
+                        "seq-length is %lld in the checkpoint, %lld here; with --finetune a new run starts",
+                        (long long)saved->seq_length, (long long)t->seq_length);
+    if (saved->seed != o->seed)
+        return clv_fail(CLV_BAD_INPUT, "seed is %lld in the checkpoint, %lld here; the order of samples would change",
+                        (long long)saved->seed, (long long)o->seed);
+    return clv_ok();
+}
+
+static clv_status weights_open(clv_trainer *t, const char *folder, bool resumable)
+{
+    clv_engine *e = &t->engine;
+    const clv_options *o = t->options;
+    if (folder[0] == 0) {
+        clv_gpt_init(&e->cx, &e->model, (uint64_t)o->seed);
+        return clv_ok();
+    }
+    const bool resume = resumable && !o->finetune;
+    clv_progress saved = {0};
+    const clv_checkpoint c = {.cx = &e->cx,
+                              .config = &t->config,
+                              .params = e->model.params,
+                              .param_count = e->model.param_count,
+                              .optimizer = resume && !o->no_load_optim ? &e->optimizer : NULL,
+                              .progress = resume ? &saved : NULL,
+                              .options = o};
+    CLV_TRY(clv_checkpoint_load(&c, folder));
+    clv_gpt_rope_fill(&e->cx, &e->model);
+    if (!resume) {
+        clv_log(CLV_LOG_INFO, "weights from %s; iteration 0, new optimizer", folder);
+        return clv_ok();
+    }
+    CLV_TRY(resume_check(t, &saved));
+    t->progress.iteration = saved.iteration;
+    t->progress.samples = saved.samples;
+    t->progress.tokens = saved.tokens;
+    t->progress.skipped = saved.skipped;
+    t->progress.optimizer_step = saved.optimizer_step;
+    e->optimizer.step = o->no_load_optim ? 0 : saved.optimizer_step;
+    clv_log(CLV_LOG_INFO, "resumed %s at iteration %lld (%lld samples)", folder, (long long)saved.iteration,
+            (long long)saved.samples);
+    return clv_ok();
+}
+
+static void start_report(const clv_trainer *t)
+{
+    const clv_engine_bytes *p = &t->engine.planned;
+    const double mib = 1048576.0;
+    const int64_t b = t->options->micro_batch_size, dp = clv_mesh_size(t->rt.mesh, CLV_DP);
+    int64_t decayed = 0;
+    for (size_t i = 0; i < t->engine.model.param_count; i++) {
+        const clv_param *q = &t->engine.model.params[i];
+        decayed += q->decay ? q->whole[0] * q->whole[1] : 0;
+    }
+    const int64_t all = clv_gpt_parameters(&t->engine.model);
+    clv_log(CLV_LOG_INFO,
+            "model: %s, %lld layers, hidden %lld, %lld heads (%lld key/value), vocabulary %lld: %.2f M "
+            "parameters, %.2f M with weight decay, %.2f M without",
+            t->config.model_type, (long long)t->config.layers, (long long)t->config.hidden, (long long)t->config.heads,
+            (long long)t->config.kv_heads, (long long)t->config.vocab, 1e-6 * (double)all, 1e-6 * (double)decayed,
+            1e-6 * (double)(all - decayed));
+    if (strcmp(t->config.model_type, "cleave") == 0)
+        clv_log(CLV_LOG_INFO,
+                "no Hugging Face family states this shape: checkpoints are written with model_type cleave");
+    clv_log(CLV_LOG_INFO,
+            "batch: %lld samples an iteration = micro-batch %lld x %lld accumulated x dp %lld; sequence %lld; %lld "
+            "iterations, "
+            "%.2f M tokens",
+            (long long)t->global_batch, (long long)b, (long long)(t->global_batch / (b * dp)), (long long)dp,
+            (long long)t->seq_length, (long long)t->iterations,
+            1e-6 * (double)t->train_samples * (double)t->seq_length);
+    clv_log(CLV_LOG_INFO,
+            "memory a rank: %.1f MiB = weights %.1f + gradients %.1f + optimizer %.1f + activations %.1f + "
+            "scratch %.1f",
+            (double)clv_engine_total(p) / mib, (double)p->weights / mib, (double)p->grads / mib,
+            (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib);
+}
+
+/* What every rank finds for itself, the same on all, before anything is shared. */
+static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
+{
+    const clv_options *o = t->options;
+    CLV_TRY(length_check(o));
+    CLV_TRY(tokenizer_open(t));
+    if (o->load[0] != 0) {
+        const clv_status st = clv_checkpoint_find(o->load, folder, resumable);
+        if (st.code != CLV_OK && !o->allow_missing_checkpoint)
+            return clv_within(st, "--load (with --allow-missing-checkpoint a run starts fresh)");
+        if (st.code != CLV_OK) {
+            clv_log(CLV_LOG_WARN, "%s; starting fresh", st.text);
+            folder[0] = 0;
+        }
+    }
+    CLV_TRY(shape_find(t, folder));
+    return sizes_find(t);
+}
+
+clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *options)
+{
+    char folder[4096] = "";
+    bool resumable = false;
+    *t = (clv_trainer){.options = options, .world = world};
+    CLV_TRY(clv_comm_agree(world, local_open(t, folder, &resumable)));
+    CLV_TRY(clv_runtime_open(&t->rt, world, options, &t->config));
+    CLV_TRY(clv_comm_agree(world, data_open(t)));
+    CLV_TRY(engine_open(t));
+    CLV_TRY(clv_comm_agree(world, weights_open(t, folder, resumable)));
+    t->progress.plan = t->plan;
+    t->progress.train_samples = t->train_samples;
+    t->progress.seq_length = t->seq_length;
+    t->progress.global_batch = t->global_batch;
+    t->progress.seed = options->seed;
+    memcpy(t->progress.data_order, options->data_order, strlen(options->data_order) + 1);
+    start_report(t);
+    return clv_comm_agree(world, clv_report_open(t));
+}
+
+void clv_trainer_close(clv_trainer *t)
+{
+    if (t->engine_made)
+        clv_engine_destroy(&t->engine);
+    if (t->train.data != NULL)
+        clv_feed_close(&t->train);
+    if (t->valid.data != NULL)
+        clv_feed_close(&t->valid);
+    if (t->rt.mesh != NULL)
+        clv_runtime_close(&t->rt);
+    clv_tokenizer_free(t->tokenizer);
+}
