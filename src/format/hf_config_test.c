@@ -263,6 +263,9 @@ static void test_families(void **state)
     round_trip(&c, "mistral");
     snprintf(c.model_type, sizeof c.model_type, "cleave");
     assert_string_equal(clv_hf_family_of(&c), "llama");
+    c.window_first = 3; /* of no effect without a window */
+    assert_string_equal(clv_hf_family_of(&c), "llama");
+    c.window_first = 0;
     c.window = 100;
     assert_string_equal(clv_hf_family_of(&c), "mistral");
     c.bias_qkv = true;

@@ -274,6 +274,23 @@ static void test_writer(void **state)
     clv_safetensors_close(st);
 }
 
+/* Whatever the length of the header, the data begins at a multiple of 8. */
+static void test_padding(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 8; n++) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", n, "abcdefgh");
+        const clv_st_tensor list = {.name = name, .dtype = CLV_F64, .ndim = 1, .dim = {1}};
+        clv_st_writer *w;
+        assert_int_equal(clv_st_writer_create(&w, in_folder("padded"), &list, 1).code, CLV_OK);
+        assert_int_equal(clv_st_writer_finish(w).code, CLV_OK);
+        clv_safetensors *st = open_good(in_folder("padded"));
+        assert_int_equal(clv_safetensors_at(st, 0)->at % 8, 0);
+        clv_safetensors_close(st);
+    }
+}
+
 /* Four processes open one list, each fills its own tensors; whoever comes first or last, the file is whole. */
 static void test_several_writers(void **state)
 {
@@ -411,6 +428,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refused_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_shards, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_padding, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_several_writers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer_failures, set_up, tear_down),
         cmocka_unit_test(test_golden),
