@@ -117,13 +117,16 @@ int32_t clv_tokenizer_id(const clv_tokenizer *tok, const char *token);     /* -1
 const char *clv_tokenizer_token(const clv_tokenizer *tok, int32_t id);     /* NULL for a hole */
 bool clv_tokenizer_is_special(const clv_tokenizer *tok, int32_t id);
 int32_t clv_tokenizer_eod(const clv_tokenizer *tok); /* end of document: <|endoftext|>, </s>, ...; -1 when none */
-/* Safe to call from several threads on one tokenizer. add_special: run the post-processor's template. */
+/* Safe to call from several threads on one tokenizer. add_special: run the post-processor's template; a text that begins
+ * with the template's own first tokens does not get them twice. Errors: text that is not UTF-8, with the byte's place. */
 clv_status clv_tokenizer_encode(const clv_tokenizer *tok, const char *text, size_t n, bool add_special, clv_ids *out);
 clv_status clv_tokenizer_decode(const clv_tokenizer *tok, const int32_t *ids, size_t n, bool skip_special,
                                 clv_text *out);
 void clv_tokenizer_describe(const clv_tokenizer *tok, clv_text *out); /* its pipeline, for people */
 
-/* Decoding as ids arrive: add appends only complete characters; finish flushes what is left (U+FFFD for a torn one). */
+/* Decoding as ids arrive: add appends only complete characters; finish flushes what is left (U+FFFD for a torn one). All
+ * parts together are what clv_tokenizer_decode gives. A run of <0xHH> tokens (byte fallback) is handed out when it ends:
+ * a later byte can spoil the whole run. Errors: an id that is not in the vocabulary. */
 typedef struct clv_decoder clv_decoder;
 clv_decoder *clv_decoder_create(const clv_tokenizer *tok, bool skip_special);
 clv_status clv_decoder_add(clv_decoder *decoder, int32_t id, clv_text *out);

@@ -75,7 +75,7 @@ static void test_equals_plain_training(void **state)
     assert_int_equal(clv_bpe_trainer_finish(trainer, 256 + MERGES, NULL, 0, &tok).code, CLV_OK);
     assert_int_equal(tok->merge_count, MERGES);
     for (int32_t m = 0; m < MERGES; m++) {
-        int32_t pair[2];
+        int32_t pair[2] = {0};
         assert_true(plain_merge(word, 256 + m, pair));
         assert_int_equal(clv_pair_map_find(&tok->ranks, clv_pair_of(pair[0], pair[1])), m);
         for (int w = 0; w < WORDS; w++)

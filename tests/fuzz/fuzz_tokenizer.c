@@ -1,8 +1,7 @@
 /* fuzz_tokenizer.c - libFuzzer's entry: any bytes as a tokenizer.json; what loads must encode and decode.
  *
- * clang -fsanitize=fuzzer,address,undefined -std=c11 -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_tokenizer.c src/base/[a-z]*.c
- * \
- *     $(ls src/format/json*.c src/format/tokenizer*.c src/format/unicode*.c | grep -v _test) -lutf8proc -lxxhash -lm
+ * clang -fsanitize=fuzzer,address,undefined -std=c11 -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_tokenizer.c \
+ *     $(ls src/base/[a-z]*.c src/format/{json,tokenizer,unicode}*.c | grep -v _test) -lutf8proc -lxxhash -lm
  * Begin with a small tokenizer.json in the corpus folder. The input's last 64 bytes are also the text to encode.
  */
 #include "format/tokenizer_internal.h"
