@@ -66,9 +66,9 @@ static clv_status probability(const char *what, double value)
 
 static clv_status rope_check(const clv_config *c)
 {
-    const int64_t rotated = (int64_t)((double)c->head_dim * c->rotary_percent);
-    if (c->rotary_percent <= 0.0 || c->rotary_percent > 1.0)
+    if (!(c->rotary_percent > 0.0 && c->rotary_percent <= 1.0))
         return clv_fail(CLV_BAD_INPUT, "rotary-percent is %g; it must be above 0 and at most 1", c->rotary_percent);
+    const int64_t rotated = (int64_t)((double)c->head_dim * c->rotary_percent);
     if (rotated < 2 || rotated % 2 != 0)
         return clv_fail(CLV_BAD_INPUT, "rope turns %lld of %lld values of a head; that number must be even and not 0",
                         (long long)rotated, (long long)c->head_dim);

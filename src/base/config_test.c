@@ -66,6 +66,7 @@ static void test_rope_rules(void **state)
     (void)state;
     REFUSE(rotary_percent, 0.0, "rotary-percent is 0");
     REFUSE(rotary_percent, 1.5, "rotary-percent is 1.5");
+    REFUSE(rotary_percent, 1e300, "rotary-percent is 1e+300");
     REFUSE(rotary_percent, 0.375, "3 of 8");
     REFUSE(rotary_percent, 0.1, "0 of 8");
     REFUSE(head_dim, 7, "7 of 7");

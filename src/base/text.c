@@ -1,6 +1,7 @@
 /* text.c - growing text, whole files, strict numbers, near names. */
 #include "base.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -146,7 +147,7 @@ bool clv_parse_i64(const char *text, int64_t *out)
     char *end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != 0 || errno != 0 || text[0] == ' ')
+    if (end == text || *end != 0 || errno != 0 || isspace((unsigned char)text[0]))
         return false;
     *out = value;
     return true;
@@ -157,7 +158,7 @@ bool clv_parse_f64(const char *text, double *out)
     char *end;
     errno = 0;
     const double value = strtod(text, &end);
-    if (end == text || *end != 0 || text[0] == ' ' || !isfinite(value))
+    if (end == text || *end != 0 || isspace((unsigned char)text[0]) || !isfinite(value))
         return false;
     *out = value;
     return true;

@@ -122,14 +122,14 @@ static void test_numbers(void **state)
     double f = 0.0;
     assert_true(clv_parse_i64("-9223372036854775808", &i) && i == INT64_MIN);
     assert_true(clv_parse_i64("9223372036854775807", &i) && i == INT64_MAX);
-    static const char *const no_integers[] = {"", " 1", "1 ", "1.0", "1e3", "x", "9223372036854775808", "0x10"};
+    static const char *const no_integers[] = {"", " 1", "\t1", "1 ", "1.0", "1e3", "x", "9223372036854775808", "0x10"};
     for (size_t k = 0; k < CLV_COUNT(no_integers); k++)
         if (clv_parse_i64(no_integers[k], &i))
             fail_msg("'%s' is no integer", no_integers[k]);
     assert_int_equal(i, INT64_MAX);
     assert_true(clv_parse_f64("-1.5e-3", &f) && f == -1.5e-3);
     assert_true(clv_parse_f64("3", &f) && f == 3.0);
-    static const char *const no_numbers[] = {"", " 1", "1 ", "1,5", "nan", "inf", "1e999", "1.5x"};
+    static const char *const no_numbers[] = {"", " 1", "\n1", "1 ", "1,5", "nan", "inf", "1e999", "1.5x"};
     for (size_t k = 0; k < CLV_COUNT(no_numbers); k++)
         if (clv_parse_f64(no_numbers[k], &f))
             fail_msg("'%s' is no number", no_numbers[k]);
