@@ -85,10 +85,12 @@ static void model_create(clv_engine *e, const clv_mesh *mesh)
                                        .has_head = true};
     clv_gpt_create(&e->model, spec->config, &options, mesh, &e->weights, &e->grads);
     e->saved = clv_gpt_saved_create(&e->model);
-    e->optimizer = (clv_optimizer){
-        .beta1 = spec->beta1, .beta2 = spec->beta2, .eps = spec->eps, .weight_decay = spec->weight_decay};
     if (spec->training)
         clv_optimizer_create(&e->optimizer, e->model.params, e->model.param_count, &e->moments);
+    e->optimizer.beta1 = spec->beta1;
+    e->optimizer.beta2 = spec->beta2;
+    e->optimizer.eps = spec->eps;
+    e->optimizer.weight_decay = spec->weight_decay;
     e->losses.loss = clv_new_as(&e->weights, CLV_F64, 1);
     e->losses.nll = clv_new_as(&e->weights, CLV_F64, 1);
     clv_rng_init(&e->rng, spec->seed, mesh);
