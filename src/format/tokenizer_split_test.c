@@ -27,6 +27,7 @@ static void test_known_splits(void **state)
         {"e\u0301cole", "e|\u0301|cole", "e|\u0301cole", "e|\u0301cole"},
         /* the long s folds to s, under (?i:) alone */
         {"I'\u017F 'LL", "I|'|\u017F| '|LL", "I|'\u017F| '|LL", "I|'\u017F| '|LL"},
+        {"a'\u017Fb'Sb", "a|'|\u017Fb|'|Sb", "a|'\u017F|b|'S|b", "a|'\u017F|b|'S|b"},
         {"x  ", "x|  ", "x|  ", "x|  "},
         {"\r\n\r\nx\r", "\r\n\r|\n|x|\r", "\r\n\r\n|x|\r", "\r\n\r\n|x|\r"},
         {"'", "'", "'", "'"},

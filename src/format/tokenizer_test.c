@@ -250,8 +250,12 @@ static void test_stream_of_one_character(void **state)
     assert_string_equal(out.data, "\u4F86");
     assert_int_equal(clv_decoder_add(d, bytes[0], &out).code, CLV_OK);
     assert_string_equal(out.data, "\u4F86");
+    /* What cannot become a character any more is known at once. */
+    assert_int_equal(clv_decoder_add(d, clv_tokenizer_id(tok, "a"), &out).code, CLV_OK);
+    assert_string_equal(out.data, "\u4F86\uFFFDa");
+    assert_int_equal(clv_decoder_add(d, bytes[0], &out).code, CLV_OK);
     assert_int_equal(clv_decoder_finish(d, &out).code, CLV_OK);
-    assert_string_equal(out.data, "\u4F86\uFFFD");
+    assert_string_equal(out.data, "\u4F86\uFFFDa\uFFFD");
     assert_int_equal(clv_decoder_add(d, 262, &out).code, CLV_BAD_INPUT);
     clv_decoder_free(d);
     clv_text_free(&out);
