@@ -70,6 +70,7 @@ void clv_all_gather(clv_comm *comm, void *out, const void *in, size_t count, clv
 void clv_all_to_all_v(clv_comm *comm, void *out, const size_t *out_counts, const void *in, const size_t *in_counts,
                       clv_dtype dtype);
 void clv_broadcast(clv_comm *comm, void *data, size_t count, clv_dtype dtype, int root);
+/* Messages of one tag (0 .. 16383) arrive in the order sent; both sides know the size. */
 void clv_send(clv_comm *comm, const void *data, size_t bytes, int to, int tag);
 void clv_recv(clv_comm *comm, void *data, size_t bytes, int from, int tag);
 void clv_barrier(clv_comm *comm);
@@ -98,7 +99,8 @@ typedef struct clv_layout { /* sizes of the axes; zero-initialised members mean 
 /* Errors: sizes that do not multiply to the world, with both numbers. Collective: world. */
 clv_status clv_mesh_create(clv_mesh **out, clv_comm *world, const clv_layout *layout);
 void clv_mesh_destroy(clv_mesh *mesh);
-clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes); /* the group on which exactly these axes vary */
+clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes); /* the group on which exactly these axes vary; equal
+                                                             groups are one; a world of one axis bears its name */
 clv_comm *clv_mesh_world(const clv_mesh *mesh);
 int clv_mesh_size(const clv_mesh *mesh, unsigned axes);
 int clv_mesh_coord(const clv_mesh *mesh, unsigned axes); /* this rank's number in that group */

@@ -1,5 +1,6 @@
 /* comm_fake.c - rank r of n without peers, for planning: what would cross the wire is counted (comm.c), and nothing
- * moves. Buffers are left as they are; no pointer to data is followed, since a planning run has none.
+ * moves. Buffers are left as they are; no pointer to data is followed, since a planning run has none (the counts of
+ * an all-to-all are real).
  */
 #include "comm/comm_internal.h"
 

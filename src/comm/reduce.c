@@ -5,18 +5,18 @@
  */
 #include "comm/comm_internal.h"
 
-typedef void combine_fn(void *out, const void *a, const void *b, size_t n);
+#include <string.h>
 
-/* Element i depends on element i alone, also when out is a or b: that is what the pragma states. */
+typedef void combine_fn(void *sum, const void *term, size_t n);
+
 #define COMBINE(name, type, value)                                                                                     \
-    static void name(void *out, const void *a, const void *b, size_t n)                                                \
+    static void name(void *sum, const void *term, size_t n)                                                            \
     {                                                                                                                  \
-        type *z = out;                                                                                                 \
-        const type *xs = a, *ys = b;                                                                                   \
-        _Pragma("omp simd") for (size_t i = 0; i < n; i++)                                                             \
-        {                                                                                                              \
+        type *restrict xs = sum;                                                                                       \
+        const type *restrict ys = term;                                                                                \
+        for (size_t i = 0; i < n; i++) {                                                                               \
             const type x = xs[i], y = ys[i];                                                                           \
-            z[i] = (value);                                                                                            \
+            xs[i] = (value);                                                                                           \
         }                                                                                                              \
     }
 
@@ -38,17 +38,15 @@ void clv_reduce_in_order(void *out, const void *const *in, int n, size_t count, 
         [CLV_I64] = {sum_i64, max_i64},
     };
     combine_fn *const combine = table[dtype][how];
-    CLV_CHECK(combine != NULL && n >= 2, "no reduction of %d summands in %s", n, clv_dtype_name(dtype));
+    CLV_CHECK(combine != NULL, "no reduction of %s", clv_dtype_name(dtype));
 
-    _Alignas(64) char partial[4096]; /* stays in the first cache; out may be a summand that is still to come */
-    const size_t size = clv_dtype_size(dtype), block = sizeof partial / size;
-    for (size_t at = 0; at < count; at += block) {
-        const size_t m = CLV_MIN(block, count - at), byte = at * size;
-        const char *left = (const char *)in[0] + byte;
-        for (int i = 1; i < n; i++) {
-            char *to = i == n - 1 ? (char *)out + byte : partial;
-            combine(to, left, (const char *)in[i] + byte, m);
-            left = to;
-        }
+    _Alignas(64) char sum[4096]; /* apart from out, which may be a summand that is still to come; stays in L1 */
+    const size_t size = clv_dtype_size(dtype), total = count * size;
+    for (size_t at = 0; at < total; at += sizeof sum) {
+        const size_t bytes = CLV_MIN(sizeof sum, total - at);
+        memcpy(sum, (const char *)in[0] + at, bytes);
+        for (int i = 1; i < n; i++)
+            combine(sum, (const char *)in[i] + at, bytes / size);
+        memcpy((char *)out + at, sum, bytes);
     }
 }
