@@ -1,0 +1,145 @@
+/* checkpoint_catalog.c - which tensors the files of a checkpoint hold, from which parameters, in which file.
+ *
+ * The weights are a Hugging Face model: names and places come from family.c, and several parameters can lie in one
+ * tensor. The moments are the optimizer's, whole tensors under canonical names: "exp_avg.NAME", "exp_avg_sq.NAME".
+ * Nothing here depends on the layout of the ranks except in which file a tensor lies.
+ */
+#include "train/checkpoint_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t entry_bytes(const clv_entry *e)
+{
+    return e->dim[0] * e->dim[1] * (int64_t)sizeof(float);
+}
+
+static void entry_add(clv_catalog *catalog, const clv_file_slot *slot, const clv_piece *piece, const char *prefix)
+{
+    char name[CLV_ENTRY_NAME];
+    snprintf(name, sizeof name, "%s%s", prefix, slot->name);
+    clv_entry *e = clv_catalog_find(catalog, name);
+    if (e == NULL) {
+        e = &catalog->entry[catalog->count++];
+        *e = (clv_entry){.dim = {slot->dim[0], slot->ndim > 1 ? slot->dim[1] : 1}, .ndim = slot->ndim};
+        memcpy(e->name, name, sizeof name);
+        catalog->bytes += entry_bytes(e);
+    }
+    CLV_CHECK(e->pieces < CLV_ENTRY_PIECES, "%s: a fourth parameter, %s", name, piece->param->name);
+    CLV_CHECK(piece->local.dtype == CLV_F32, "%s is %s", name, clv_dtype_name(piece->local.dtype));
+    e->piece[e->pieces++] = *piece;
+}
+
+clv_catalog clv_catalog_weights(const clv_checkpoint *c, const clv_config *names)
+{
+    clv_catalog catalog = {.stem = "model", .entry = clv_alloc(c->param_count, sizeof *catalog.entry)};
+    for (size_t i = 0; i < c->param_count; i++) {
+        const clv_param *p = &c->params[i];
+        const clv_file_slot slot = clv_family_slot(names, p);
+        const clv_piece piece = {
+            .param = p, .number = i, .local = p->w, .transposed = slot.transposed, .offset = slot.offset};
+        entry_add(&catalog, &slot, &piece, "");
+    }
+    return catalog;
+}
+
+clv_catalog clv_catalog_moments(const clv_checkpoint *c)
+{
+    clv_catalog catalog = {.stem = "training/optimizer", .entry = clv_alloc(2 * c->param_count, sizeof *catalog.entry)};
+    for (size_t i = 0; i < c->param_count; i++) {
+        const clv_param *p = &c->params[i];
+        clv_file_slot slot = {.dim = {p->whole[0], p->whole[1]}, .ndim = p->ndim};
+        snprintf(slot.name, sizeof slot.name, "%s", p->name);
+        entry_add(&catalog, &slot, &(clv_piece){.param = p, .number = i, .local = c->optimizer->m[i]}, "exp_avg.");
+        entry_add(&catalog, &slot, &(clv_piece){.param = p, .number = i, .local = c->optimizer->v[i]}, "exp_avg_sq.");
+    }
+    return catalog;
+}
+
+void clv_catalog_free(clv_catalog *catalog)
+{
+    free(catalog->entry);
+    *catalog = (clv_catalog){0};
+}
+
+clv_entry *clv_catalog_find(const clv_catalog *catalog, const char *name)
+{
+    for (size_t i = catalog->count; i-- > 0;) /* the parts of a tensor come one after the other */
+        if (strcmp(catalog->entry[i].name, name) == 0)
+            return &catalog->entry[i];
+    return NULL;
+}
+
+void clv_catalog_spread(clv_catalog *catalog, int ranks, int64_t shard)
+{
+    const int64_t wanted = catalog->bytes < shard ? 1 : CLV_MIN(CLV_CEIL_DIV(catalog->bytes, shard), ranks);
+    int64_t before = 0, last = -1;
+    catalog->files = 0;
+    catalog->ranks = ranks;
+    for (size_t i = 0; i < catalog->count; i++) {
+        clv_entry *e = &catalog->entry[i];
+        const double middle = (double)before + 0.5 * (double)entry_bytes(e);
+        const int64_t share = CLV_MIN((int64_t)(middle * (double)wanted / (double)catalog->bytes), wanted - 1);
+        catalog->files += share != last; /* a large tensor may skip a share: no file stays empty */
+        e->file = catalog->files - 1;
+        before += entry_bytes(e);
+        last = share;
+    }
+}
+
+int clv_catalog_owner(const clv_catalog *catalog, int file)
+{
+    return (int)((int64_t)file * catalog->ranks / catalog->files);
+}
+
+void clv_catalog_path(const clv_catalog *catalog, int file, const char *folder, char *out)
+{
+    char name[96];
+    if (catalog->files == 1)
+        snprintf(name, sizeof name, "%s.safetensors", catalog->stem);
+    else
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", catalog->stem, file + 1, catalog->files);
+    clv_path_join(out, CLV_PATH, folder, name);
+}
+
+/* ---- places ---- */
+
+clv_rect clv_piece_rect(const clv_piece *piece, clv_box box)
+{
+    clv_rect rect = {{box.first[0] + piece->offset, box.first[1]}, {box.count[0], box.count[1]}};
+    if (piece->transposed)
+        rect = (clv_rect){{rect.at[1], rect.at[0]}, {rect.n[1], rect.n[0]}};
+    return rect;
+}
+
+enum { TILE = 16 }; /* columns of a transposed copy at once: a cache line of the local rows */
+
+/* Element (i, j) of the rectangle is local element (i, j), or (j, i) when transposed. Local rows may be more than the
+ * rectangle's only where the vocabulary is padded, which adds rows at the end. */
+static void turn(clv_rect rect, const int64_t rows[2], float *local, float *dense, bool pack)
+{
+    const int64_t n = rect.n[1];
+    for (int64_t tile = 0; tile < rows[1]; tile += TILE)
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t i = tile; i < CLV_MIN(tile + TILE, rows[1]); i++) {
+                float *a = local + j * rect.n[0] + rows[0] + i, *b = dense + i * n + j;
+                *(pack ? b : a) = *(pack ? a : b);
+            }
+}
+
+void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)
+{
+    if (piece->transposed)
+        turn(rect, rows, local, dense, true);
+    else
+        memcpy(dense, local + rows[0] * rect.n[1], (size_t)(rows[1] * rect.n[1]) * sizeof *dense);
+}
+
+void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)
+{
+    if (piece->transposed)
+        turn(rect, rows, local, dense, false);
+    else
+        memcpy(local + rows[0] * rect.n[1], dense, (size_t)(rows[1] * rect.n[1]) * sizeof *dense);
+}

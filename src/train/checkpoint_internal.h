@@ -1,0 +1,132 @@
+/* checkpoint_internal.h - what the files of the checkpoint share: the catalog of what lies in its files, boxes on their
+ * way to the rank that writes them, its state and checksums, and the disk.
+ */
+#ifndef CLV_CHECKPOINT_INTERNAL_H
+#define CLV_CHECKPOINT_INTERNAL_H
+
+#include "train/train.h"
+
+enum {
+    CLV_PIECE_BYTES = 64 << 20, /* bytes of a message, of a write, of a checksum's block */
+    CLV_SHARD = 256 << 20,      /* a catalog of fewer bytes is one file */
+    CLV_FORMAT = 1,             /* of training/state.json */
+    CLV_ENTRY_PIECES = 3,       /* q, k, v in one tensor */
+    CLV_ENTRY_NAME = 128 + 16,  /* a parameter's or file tensor's name, and "exp_avg_sq." */
+    CLV_PATH = 4096
+};
+
+/* ---- checkpoint_catalog.c: the tensors of one safetensors file, or of its shards ---- */
+
+typedef struct clv_piece { /* a parameter inside a file's tensor */
+    const clv_param *param;
+    size_t number;    /* of the parameter */
+    clv_tensor local; /* what is saved and loaded: its weight or a moment */
+    bool transposed;
+    int64_t offset; /* of the parameter's dim 0 */
+} clv_piece;
+
+typedef struct clv_entry { /* a file's tensor */
+    char name[CLV_ENTRY_NAME];
+    int64_t dim[2]; /* dim[1] is 1 for a vector */
+    int ndim;
+    clv_piece piece[CLV_ENTRY_PIECES];
+    int pieces;
+    int file;
+} clv_entry;
+
+typedef struct clv_catalog {
+    const char *stem; /* "model", "training/optimizer" */
+    clv_entry *entry; /* those of a file stand together */
+    size_t count;
+    int files, ranks; /* clv_catalog_spread */
+    int64_t bytes;
+} clv_catalog;
+
+clv_catalog clv_catalog_weights(const clv_checkpoint *c, const clv_config *names);
+clv_catalog clv_catalog_moments(const clv_checkpoint *c);
+/* Over files of about `shard` bytes, at most one a rank. */
+void clv_catalog_spread(clv_catalog *catalog, int ranks, int64_t shard);
+void clv_catalog_free(clv_catalog *catalog);
+int clv_catalog_owner(const clv_catalog *catalog, int file); /* the rank that writes it */
+/* out holds CLV_PATH bytes: FOLDER/STEM.safetensors, or FOLDER/STEM-00002-of-00005.safetensors. */
+void clv_catalog_path(const clv_catalog *catalog, int file, const char *folder, char *out);
+clv_entry *clv_catalog_find(const clv_catalog *catalog, const char *name);
+
+typedef struct clv_rect { /* rows and columns of a file's tensor */
+    int64_t at[2], n[2];
+} clv_rect;
+clv_rect clv_piece_rect(const clv_piece *piece, clv_box box);
+/* rows[1] rows from rows[0] on of the rectangle, between the local tensor's elements and a dense buffer. */
+void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
+void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
+
+/* ---- checkpoint_gather.c: boxes travel to the owner ---- */
+
+typedef struct clv_claim { /* what a rank holds of a parameter */
+    clv_box box;
+    int64_t speaks; /* 0: another rank sends the same box */
+} clv_claim;
+
+typedef struct clv_gather {
+    clv_ctx *cx;
+    clv_comm *world;
+    clv_claim *claims; /* [rank][parameter] */
+    size_t count;
+    float *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank does not speak */
+    float *wire;
+} clv_gather;
+
+void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t count); /* Collective: world */
+void clv_gather_close(clv_gather *g);
+void clv_gather_begin(clv_gather *g, const clv_entry *e);
+/* Rows of the entry's tensor, at most CLV_PIECE_BYTES bytes or one row, into `rows_out` on the owner. Collective:
+ * world. */
+void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], float *rows_out);
+void clv_gather_end(clv_gather *g);
+int64_t clv_entry_rows_per_piece(const clv_entry *e);
+
+/* ---- checkpoint_disk.c: every change of the disk asks first, so that a test can refuse the k-th, or all from the k-th
+ * on, as a crash would ---- */
+
+typedef struct clv_disk {
+    clv_status (*permit)(void *state, const char *what, const char *path); /* NULL: everything is permitted */
+    void *state;
+    int64_t shard; /* CLV_SHARD, or less in tests */
+} clv_disk;
+
+clv_status clv_disk_permit(const clv_disk *disk, const char *what, const char *path);
+clv_status clv_disk_write(const clv_disk *disk, const char *path, const void *data, size_t n); /* whole file, synced */
+clv_status clv_disk_copy(const clv_disk *disk, const char *from, const char *to);              /* absent: nothing */
+clv_status clv_disk_make(const clv_disk *disk, const char *folder);
+clv_status clv_disk_sync(const clv_disk *disk, const char *folder); /* the names in it */
+/* `from` becomes `to`; a folder that stands there becomes `from`, in the same instant. */
+clv_status clv_disk_swap(const clv_disk *disk, const char *from, const char *to, bool *swapped);
+clv_status clv_disk_remove(const clv_disk *disk, const char *folder); /* with what is in it */
+clv_status clv_disk_room(const char *folder, int64_t bytes);          /* Errors: path, needed and free bytes */
+
+/* ---- checkpoint_write.c ---- */
+
+/* The tensors of a catalog into their files. Every rank takes part to the end, whatever fails; the status is this
+ * rank's own. Collective: world. */
+clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk);
+clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folder, const clv_disk *disk);
+
+/* ---- checkpoint_state.c: training/state.json ---- */
+
+clv_status clv_state_write(const clv_checkpoint *c, const char *folder, int optimizer_files, const clv_disk *disk);
+clv_status clv_state_read(clv_progress *out, int *optimizer_files, const char *folder);
+
+/* ---- checkpoint_sums.c: training/checksums.json ---- */
+
+void clv_sums_add(clv_text *out, clv_status *status, const char *folder,
+                  const char *name); /* one member, if it exists */
+/* Joins what the ranks have, and writes it on rank 0. Collective: world. */
+clv_status clv_sums_write(clv_comm *world, const clv_text *mine, const char *folder, const clv_disk *disk);
+/* This rank's share of the blocks. Nothing to check is well. Files under training/optimizer only when asked for. */
+clv_status clv_sums_verify(clv_comm *world, const char *folder, bool optimizer);
+
+/* ---- checkpoint.c ---- */
+
+clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int64_t keep_last, const clv_disk *disk);
+
+#endif

@@ -1,0 +1,255 @@
+/* nsize: 1 2 4 */
+/* Saves that are complete or not there: any layout to any other, files of others unchanged, and a disk that fails at
+ * every single step. */
+#include "train/checkpoint_test.h"
+
+static const clv_layout whole[] = {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.dp = 2}, {.dp = 4}, {.tp = 2, .dp = 2}};
+
+static bool fits(clv_comm *world, clv_layout l)
+{
+    return CLV_MAX(l.tp, 1) * CLV_MAX(l.dp, 1) == clv_comm_size(world);
+}
+
+/* Save on layout a, load on layout b, with other padding of the vocabulary, in one file or in many. */
+static int move_layout(clv_comm *world, const clv_config *config, clv_layout a, clv_layout b)
+{
+    int failed = 0;
+    char root[CLV_PATH], folder[CLV_PATH];
+    bool resumable;
+    scratch_open(world, root);
+    model *from = model_open(world, config, a, 1);
+    model_fill(from, 5);
+    clv_checkpoint c = checkpoint_of(from);
+    clv_status status = clv_checkpoint_save_on(&c, root, 0, &(clv_disk){.shard = 16 << 10});
+    EXPECT(status.code == CLV_OK, "%s", status.text);
+    model_close(from);
+
+    status = clv_checkpoint_find(root, folder, &resumable);
+    EXPECT(status.code == CLV_OK && resumable, "%s", status.text);
+    const bool parts = clv_comm_size(world) > 1;
+    EXPECT(exists_in(folder, "model.safetensors.index.json") == parts, "%s", folder);
+    model *to = model_open(world, config, b, 128);
+    c = checkpoint_of(to);
+    status = clv_checkpoint_load(&c, folder);
+    EXPECT(status.code == CLV_OK, "%s", status.text);
+    const int different = model_differences(to, 5, 3);
+    EXPECT(different == 0, "%d tensors of %s differ", different, config->model_type);
+    EXPECT(to->optimizer.step == 12 && to->progress.iteration == 5, "step %lld", (long long)to->optimizer.step);
+    EXPECT(to->progress.tokens == 1LL << 53 && to->progress.plan.max == 0.1, "tokens, max");
+    EXPECT(to->progress.plan.style == CLV_LR_WSD && to->progress.plan.wsd_style == CLV_WSD_MINUS_SQRT, "style");
+    EXPECT(strcmp(to->progress.data_order, "stable") == 0, "order %s", to->progress.data_order);
+    model_close(to);
+    scratch_close(world, root);
+    return failed;
+}
+
+static int layouts(clv_comm *world)
+{
+    static const char *const names[] = {"gpt2-tiny", "llama-gqa", "qwen2-tiny"};
+    int failed = 0;
+    for (size_t k = 0; k < CLV_COUNT(names); k++) {
+        const clv_config config = golden_config(names[k]);
+        for (size_t i = 0; i < CLV_COUNT(whole); i++)
+            for (size_t j = 0; j < CLV_COUNT(whole); j++)
+                if (fits(world, whole[i]) && fits(world, whole[j]))
+                    failed += move_layout(world, &config, whole[i], whole[j]);
+    }
+    return failed;
+}
+
+static int compare_files(clv_comm *world, const char *a, const char *b)
+{
+    int failed = 0;
+    clv_safetensors *x, *y;
+    must(clv_safetensors_open(&x, a));
+    must(clv_safetensors_open(&y, b));
+    EXPECT(clv_safetensors_count(x) == clv_safetensors_count(y), "%s and %s", a, b);
+    for (size_t i = 0; i < clv_safetensors_count(x); i++) {
+        const clv_st_tensor *t = clv_safetensors_at(x, i), *u = clv_safetensors_find(y, t->name);
+        EXPECT(u != NULL && u->bytes == t->bytes && u->ndim == t->ndim, "%s", t->name);
+        if (u == NULL || u->bytes != t->bytes)
+            continue;
+        void *p = clv_alloc((size_t)t->bytes, 1), *q = clv_alloc((size_t)t->bytes, 1);
+        must(clv_safetensors_read(x, t, 0, p, (size_t)t->bytes));
+        must(clv_safetensors_read(y, u, 0, q, (size_t)t->bytes));
+        EXPECT(memcmp(p, q, (size_t)t->bytes) == 0, "%s differs", t->name);
+        free(p);
+        free(q);
+    }
+    clv_safetensors_close(x);
+    clv_safetensors_close(y);
+    return failed;
+}
+
+/* What PyTorch wrote, read on all ranks and written again, is the same tensor for tensor. */
+static int there_and_back(clv_comm *world)
+{
+    static const char *const names[] = {"gpt2-tiny",  "llama-gqa",  "llama-mha-tied-smoothing",
+                                        "qwen2-tiny", "qwen3-tiny", "mistral-window"};
+    int failed = 0;
+    for (size_t k = 0; k < CLV_COUNT(names); k++) {
+        char root[CLV_PATH], golden[CLV_PATH], folder[CLV_PATH];
+        bool resumable = true;
+        const clv_config config = golden_config(names[k]);
+        clv_path_join(golden, sizeof golden, CLEAVE_GOLDEN, names[k]);
+        scratch_open(world, root);
+        model *m = model_open(world, &config, (clv_layout){.tp = clv_comm_size(world)}, 1);
+        const clv_checkpoint c = weights_of(m);
+        clv_status status = clv_checkpoint_load(&c, golden);
+        EXPECT(status.code == CLV_OK, "%s", status.text);
+        status = clv_checkpoint_save(&c, root, 0);
+        EXPECT(status.code == CLV_OK, "%s", status.text);
+        must(clv_checkpoint_find(root, folder, &resumable));
+        EXPECT(!resumable, "%s has no state", folder);
+        if (clv_comm_rank(world) == 0)
+            failed += compare_files(world, golden, folder);
+        model_close(m);
+        scratch_close(world, root);
+    }
+    return failed;
+}
+
+static int gathered(clv_comm *world)
+{
+    int failed = 0;
+    const clv_config config = golden_config("llama-gqa");
+    model *m = model_open(world, &config, (clv_layout){.tp = clv_comm_size(world)}, 128);
+    model_fill(m, 1);
+    for (size_t i = 0; i < m->gpt.param_count; i++) {
+        const clv_param p = model_tensor(m, i, 0);
+        float *values = clv_param_gather(&m->cx, &p, p.w);
+        EXPECT((values != NULL) == (clv_comm_rank(world) == 0), "%s", p.name);
+        const int64_t n = p.whole[0] * (p.ndim > 1 ? p.whole[1] : 1);
+        const uint64_t key = clv_hash_name(3, p.name);
+        for (int64_t k = 0; values != NULL && k < n; k++)
+            if (values[k] != (float)clv_normal_at(key, (uint64_t)k)) {
+                EXPECT(false, "%s at %lld", p.name, (long long)k);
+                break;
+            }
+        free(values);
+    }
+    model_close(m);
+    return failed;
+}
+
+/* ---- a disk that fails ---- */
+
+typedef struct fault {
+    int64_t at, count; /* refuse change number `at`; -1: none */
+    bool for_good;     /* and all after it */
+} fault;
+
+static clv_status refuse(void *state, const char *what, const char *path)
+{
+    fault *f = state;
+    const int64_t now = f->count++;
+    if (f->at >= 0 && (now == f->at || (f->for_good && now > f->at)))
+        return clv_fail(CLV_BAD_INPUT, "cannot %s %s: refused by the test", what, path);
+    return clv_ok();
+}
+
+/* Checkpoint 1 is there; saving 2 fails on `rank` at its k-th change. Returns whether the save went through. */
+static bool save_with_fault(clv_comm *world, model *m, const char *root, int rank, fault *f, int *failed_out)
+{
+    int failed = 0;
+    char folder[CLV_PATH];
+    bool resumable;
+    fault none = {.at = -1};
+    clv_checkpoint c = checkpoint_of(m);
+    model_fill(m, 2);
+    const clv_disk disk = {refuse, clv_comm_rank(world) == rank ? f : &none, 32 << 10};
+    const clv_status saved = clv_checkpoint_save_on(&c, root, 1, &disk);
+    const double worst = clv_comm_decide(world, (double)saved.code);
+    EXPECT((double)saved.code == worst, "ranks disagree: %s", saved.text);
+
+    clv_status status = clv_checkpoint_find(root, folder, &resumable);
+    EXPECT(status.code == CLV_OK && resumable, "%s", status.text);
+    model_fill(m, 9);
+    status = clv_checkpoint_load(&c, folder);
+    EXPECT(status.code == CLV_OK, "after '%s': %s", saved.text, status.text);
+    const uint64_t found = (uint64_t)m->progress.iteration;
+    EXPECT(found == 2 || (found == 1 && saved.code != CLV_OK), "iteration %d", (int)found);
+    const int different = model_differences(m, found, 3);
+    EXPECT(different == 0, "%d tensors differ", different);
+    *failed_out += failed;
+    return saved.code == CLV_OK;
+}
+
+/* Refuse the k-th change for every k; then a clean save finds its way and leaves nothing half-made. */
+static int faults_on(clv_comm *world, model *m, int rank, bool for_good)
+{
+    int failed = 0, steps = 0;
+    for (bool through = false; !through; steps++) {
+        char root[CLV_PATH];
+        scratch_open(world, root);
+        clv_checkpoint c = checkpoint_of(m);
+        model_fill(m, 1);
+        must(clv_checkpoint_save(&c, root, 1));
+        fault f = {.at = steps, .for_good = for_good};
+        save_with_fault(world, m, root, rank, &f, &failed);
+        int32_t more = clv_comm_rank(world) == rank && f.count > f.at;
+        clv_all_reduce(world, &more, &more, 1, CLV_I32, CLV_MAX);
+        through = more == 0;
+
+        model_fill(m, 3);
+        const clv_status status = clv_checkpoint_save(&c, root, 1);
+        EXPECT(status.code == CLV_OK, "%s", status.text);
+        clv_barrier(world);
+        EXPECT(exists_in(root, "iter_0000003") && !exists_in(root, "iter_0000002"), "%s", root);
+        EXPECT(!exists_in(root, "iter_0000001.tmp") && !exists_in(root, "iter_0000002.tmp"), "%s", root);
+        scratch_close(world, root);
+    }
+    EXPECT(steps > 5, "only %d changes were refused", steps);
+    return failed;
+}
+
+static int faults(clv_comm *world)
+{
+    int failed = 0;
+    clv_config config = golden_config("llama-mha-tied-smoothing");
+    config.layers = 1;
+    model *m = model_open(world, &config, (clv_layout){.tp = clv_comm_size(world)}, 1);
+    clv_log_setup(CLV_LOG_ERROR, clv_comm_rank(world), clv_comm_size(world));
+    failed += faults_on(world, m, 0, false);
+    failed += faults_on(world, m, 0, true);
+    if (clv_comm_size(world) > 1)
+        failed += faults_on(world, m, clv_comm_size(world) - 1, true);
+    model_close(m);
+    return failed;
+}
+
+static int retention(clv_comm *world)
+{
+    int failed = 0;
+    char root[CLV_PATH], folder[CLV_PATH];
+    bool resumable;
+    const clv_config config = golden_config("llama-gqa");
+    scratch_open(world, root);
+    model *m = model_open(world, &config, (clv_layout){.tp = clv_comm_size(world)}, 1);
+    const clv_checkpoint c = checkpoint_of(m);
+    for (uint64_t i = 2; i <= 10; i += 2) {
+        model_fill(m, CLV_MIN(i, 8)); /* the last one replaces iteration 8 */
+        const clv_status status = clv_checkpoint_save(&c, root, 2);
+        EXPECT(status.code == CLV_OK, "%s", status.text);
+    }
+    clv_barrier(world);
+    EXPECT(!exists_in(root, "iter_0000002") && !exists_in(root, "iter_0000004"), "%s", root);
+    EXPECT(exists_in(root, "iter_0000006") && exists_in(root, "iter_0000008"), "%s", root);
+    EXPECT(!exists_in(root, "iter_0000008.tmp"), "%s", root);
+    must(clv_checkpoint_find(root, folder, &resumable));
+    EXPECT(strcmp(strrchr(folder, '/'), "/iter_0000008") == 0, "%s", folder);
+    model_close(m);
+    scratch_close(world, root);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    return mpi_test_run(&argc, &argv,
+                        (mpi_case[]){{"layouts", layouts},
+                                     {"there and back", there_and_back},
+                                     {"gathered", gathered},
+                                     {"faults", faults},
+                                     {"retention", retention},
+                                     {0}});
+}

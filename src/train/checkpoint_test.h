@@ -1,0 +1,161 @@
+/* checkpoint_test.h - a model on some layout with values that are known, for the tests of checkpoints. */
+#ifndef CLV_CHECKPOINT_TEST_H
+#define CLV_CHECKPOINT_TEST_H
+
+#include "comm/mpi_test.h"
+#include "train/checkpoint_internal.h"
+
+#include <ftw.h>
+#include <string.h>
+
+typedef struct model {
+    clv_arena weights, grads, moments, temp;
+    clv_mesh *mesh;
+    clv_ctx cx;
+    clv_gpt gpt;
+    clv_optimizer optimizer;
+    clv_progress progress;
+} model;
+
+static inline void must(clv_status status)
+{
+    CLV_CHECK(status.code == CLV_OK, "%s", status.text);
+}
+
+static inline model *model_open(clv_comm *world, const clv_config *config, clv_layout layout, int64_t divisor)
+{
+    model *m = clv_alloc(1, sizeof *m);
+    const clv_model_options options = {
+        .vocab_divisor = divisor, .layers = config->layers, .has_embedding = true, .has_head = true};
+    layout.kv_heads = (int)config->kv_heads;
+    must(clv_mesh_create(&m->mesh, world, &layout));
+    must(clv_arena_create(&m->weights, "weights", 16 << 20));
+    must(clv_arena_create(&m->grads, "grads", 16 << 20));
+    must(clv_arena_create(&m->moments, "moments", 32 << 20));
+    must(clv_arena_create(&m->temp, "temp", 16 << 20));
+    m->cx = (clv_ctx){.be = clv_backend_ref(), .mesh = m->mesh, .temp = &m->temp};
+    clv_gpt_create(&m->gpt, config, &options, m->mesh, &m->weights, &m->grads);
+    clv_optimizer_create(&m->optimizer, m->gpt.params, m->gpt.param_count, &m->moments);
+    return m;
+}
+
+static inline void model_close(model *m)
+{
+    clv_optimizer_destroy(&m->optimizer);
+    clv_gpt_destroy(&m->gpt);
+    clv_mesh_destroy(m->mesh);
+    clv_arena_destroy(&m->weights);
+    clv_arena_destroy(&m->grads);
+    clv_arena_destroy(&m->moments);
+    clv_arena_destroy(&m->temp);
+    free(m);
+}
+
+/* The tensor `which` of a parameter (0 weight, 1 and 2 moments) gets values drawn by global element index. */
+static inline clv_param model_tensor(const model *m, size_t i, int which)
+{
+    clv_param p = m->gpt.params[i];
+    p.w = which == 0 ? p.w : which == 1 ? m->optimizer.m[i] : m->optimizer.v[i];
+    p.init = CLV_INIT_NORMAL;
+    p.init_std = 1.0;
+    return p;
+}
+
+static inline void model_fill(model *m, uint64_t seed)
+{
+    for (int which = 0; which < 3; which++)
+        for (size_t i = 0; i < m->gpt.param_count; i++) {
+            const clv_param p = model_tensor(m, i, which);
+            clv_param_init(&m->cx, &p, 3 * seed + (uint64_t)which);
+        }
+    m->optimizer.step = (int64_t)seed + 7;
+    m->progress = (clv_progress){.iteration = (int64_t)seed,
+                                 .samples = 11,
+                                 .tokens = 1LL << 53,
+                                 .plan = {.style = CLV_LR_WSD, .wsd_style = CLV_WSD_MINUS_SQRT, .max = 0.1},
+                                 .seed = 1234,
+                                 .data_order = "stable"};
+}
+
+/* Local tensors, padding included, that differ from what model_fill gives with this seed. */
+static inline int model_differences(model *m, uint64_t seed, int kinds)
+{
+    int bad = 0;
+    for (int which = 0; which < kinds; which++)
+        for (size_t i = 0; i < m->gpt.param_count; i++) {
+            clv_param p = model_tensor(m, i, which);
+            const size_t mark = clv_arena_mark(&m->temp), n = clv_bytes(p.w);
+            const clv_tensor loaded = p.w;
+            void *a = clv_alloc(n, 1), *b = clv_alloc(n, 1);
+            p.w = clv_tensor_typed(&m->temp, CLV_F32, p.ndim, loaded.dim);
+            clv_param_init(&m->cx, &p, 3 * seed + (uint64_t)which);
+            clv_to_host(&m->cx, a, loaded);
+            clv_to_host(&m->cx, b, p.w);
+            bad += memcmp(a, b, n) != 0;
+            clv_arena_release(&m->temp, mark);
+            free(a);
+            free(b);
+        }
+    return bad;
+}
+
+static inline clv_checkpoint checkpoint_of(model *m)
+{
+    return (clv_checkpoint){.cx = &m->cx,
+                            .config = &m->gpt.config,
+                            .params = m->gpt.params,
+                            .param_count = m->gpt.param_count,
+                            .optimizer = &m->optimizer,
+                            .progress = &m->progress};
+}
+
+static inline clv_checkpoint weights_of(model *m)
+{
+    clv_checkpoint c = checkpoint_of(m);
+    c.optimizer = NULL;
+    c.progress = NULL;
+    return c;
+}
+
+static inline clv_config golden_config(const char *name)
+{
+    char folder[CLV_PATH];
+    clv_config config;
+    clv_path_join(folder, sizeof folder, CLEAVE_GOLDEN, name);
+    must(clv_hf_config_read(&config, folder));
+    return config;
+}
+
+/* ---- a folder of this test, the same on every rank ---- */
+
+static inline void scratch_open(clv_comm *world, char out[CLV_PATH])
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(out, CLV_PATH, "%s/cleave_checkpoint_XXXXXX", base != NULL ? base : "/tmp");
+    if (clv_comm_rank(world) == 0)
+        CLV_CHECK(mkdtemp(out) != NULL, "no folder %s", out);
+    clv_broadcast(world, out, CLV_PATH, CLV_U8, 0);
+}
+
+static inline int remove_one(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static inline void scratch_close(clv_comm *world, const char *path)
+{
+    clv_barrier(world);
+    if (clv_comm_rank(world) == 0)
+        nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    clv_barrier(world);
+}
+
+static inline bool exists_in(const char *folder, const char *name)
+{
+    char path[CLV_PATH];
+    clv_path_join(path, sizeof path, folder, name);
+    return clv_file_exists(path);
+}
+
+#endif
