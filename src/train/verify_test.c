@@ -1,0 +1,101 @@
+/* nsize: 1 2 4 8 */
+/* verify_test.c - PyTorch's values on every dense golden case that the number of ranks allows: with and without
+ * sequence parallelism, vocabulary divisor 1, and once each with 128, with the whole batch as a micro-batch, and with
+ * dp. */
+#include "comm/mpi_test.h"
+#include "train.h"
+
+#include <string.h>
+
+static const char *const cases[] = {"gpt2-tiny",      "llama-gqa",  "llama-mha-tied-smoothing",
+                                    "llama3-rope",    "qwen2-tiny", "qwen3-tiny",
+                                    "mistral-window", "llama-deep", "gpt2-deep-tied"};
+
+static int verify_expect(clv_comm *world, const char *name, int tp, char **more, int count)
+{
+    int failed = 0;
+    char folder[512], size[16];
+    snprintf(folder, sizeof folder, "%s/%s", CLEAVE_GOLDEN, name);
+    snprintf(size, sizeof size, "%d", tp);
+    char *argv[16] = {"--reference", folder, "--tensor-model-parallel-size", size};
+    memcpy(argv + 4, more, (size_t)count * sizeof *more);
+    clv_options options;
+    clv_options_default(&options, 'V');
+    clv_status st = clv_options_parse(&options, 4 + count, argv, NULL);
+    if (st.code == CLV_OK)
+        st = clv_verify(world, &options);
+    EXPECT(st.code == CLV_OK, "%s at tp %d %s: %s", name, tp, count > 0 ? more[0] : "", st.text);
+    clv_options_free(&options);
+    return failed;
+}
+
+/* Does the case have heads for this many ranks? */
+static bool fits(const char *name, int tp)
+{
+    char folder[512];
+    clv_config config;
+    snprintf(folder, sizeof folder, "%s/%s", CLEAVE_GOLDEN, name);
+    const clv_layout layout = {.tp = tp};
+    return clv_hf_config_read(&config, folder).code == CLV_OK &&
+           clv_gpt_check(&config, &layout, false, 24).code == CLV_OK;
+}
+
+static int each_case(clv_comm *world, char **more, int count)
+{
+    int failed = 0, run = 0;
+    const int tp = clv_comm_size(world);
+    for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+        if (!fits(cases[i], tp))
+            continue;
+        failed += verify_expect(world, cases[i], tp, more, count);
+        run++;
+    }
+    EXPECT(run >= 3, "only %d cases fit tp %d", run, tp);
+    return failed;
+}
+
+static int replicated_edges(clv_comm *world)
+{
+    return each_case(world, NULL, 0);
+}
+
+static int sequence_edges(clv_comm *world)
+{
+    return each_case(world, (char *[]){"--sequence-parallel"}, 1);
+}
+
+static int padded_vocabulary(clv_comm *world)
+{
+    return each_case(world, (char *[]){"--make-vocab-size-divisible-by", "128"}, 2);
+}
+
+static int whole_batch(clv_comm *world)
+{
+    return verify_expect(world, "llama-gqa", clv_comm_size(world),
+                         (char *[]){"--micro-batch-size", "2", "--sequence-parallel"}, 3);
+}
+
+static int reference_kernels(clv_comm *world)
+{
+    return verify_expect(world, "qwen3-tiny", clv_comm_size(world), (char *[]){"--backend", "ref"}, 2);
+}
+
+static int data_parallel(clv_comm *world)
+{
+    const int size = clv_comm_size(world);
+    if (size == 1)
+        return 0;
+    return verify_expect(world, "llama-deep", size / 2, NULL, 0) + verify_expect(world, "gpt2-deep-tied", 1, NULL, 0);
+}
+
+int main(int argc, char **argv)
+{
+    return mpi_test_run(&argc, &argv,
+                        (mpi_case[]){{"replicated edges", replicated_edges},
+                                     {"sequence-parallel edges", sequence_edges},
+                                     {"vocabulary padded to 128", padded_vocabulary},
+                                     {"whole batch as micro-batch", whole_batch},
+                                     {"reference kernels", reference_kernels},
+                                     {"data parallel", data_parallel},
+                                     {0}});
+}
