@@ -1,5 +1,6 @@
-/* tokenizer_test.c - the semantics of encoding and decoding, each case run through Hugging Face's library once; what is
- * refused; decoding as ids arrive. */
+/* tokenizer_test.c - the semantics of encoding and decoding, what is refused, decoding as ids arrive. Ids and texts are
+ * those of Hugging Face's library, but for two differences on purpose: a template's first token is not doubled, and an
+ * added token whose id disagrees with its place is refused. */
 #include "format/tokenizer_test_internal.h"
 
 #include <stdio.h>
