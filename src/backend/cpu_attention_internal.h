@@ -54,13 +54,12 @@ static inline void cpu_tile_load(float *tile, int64_t width, cpu_view from, int6
     }
 }
 
-/* to[width][CPU_TILE] = tile[CPU_TILE][width]^T, a few columns at a time so that lines written stay in the cache. */
-static inline void cpu_tile_transpose(float *restrict to, const float *restrict tile, int64_t width)
+/* to[width][CPU_TILE] = tile[CPU_TILE][width]^T */
+static inline void cpu_tile_transpose(float *to, const float *tile, int64_t width)
 {
     for (int64_t j = 0; j < width; j += 4)
-        for (int64_t i = 0; i < CPU_TILE; i++)
-            for (int64_t c = j; c < j + 4; c++)
-                to[c * CPU_TILE + i] = tile[i * width + c];
+        for (int64_t i = 0; i < CPU_TILE; i += 4)
+            cpu_transpose4(to + j * CPU_TILE + i, CPU_TILE, tile + i * width + j, width);
 }
 
 static inline cpu_view cpu_rows_of(float *at, int64_t row)

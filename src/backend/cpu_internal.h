@@ -41,6 +41,24 @@ enum {
 
 typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), aligned(4), may_alias));
 
+/* 4 x 4 elements, transposed: rows of `to` become columns of `from`. */
+typedef float cpu_four __attribute__((vector_size(16), aligned(4), may_alias));
+
+static inline void cpu_transpose4(float *to, int64_t to_row, const float *from, int64_t from_row)
+{
+    cpu_four r[4];
+    for (int i = 0; i < 4; i++)
+        r[i] = *(const cpu_four *)(from + i * from_row);
+    const cpu_four a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
+                   b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+    const cpu_four c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
+                   d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    *(cpu_four *)to = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    *(cpu_four *)(to + to_row) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    *(cpu_four *)(to + 2 * to_row) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    *(cpu_four *)(to + 3 * to_row) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
 /* ---- elementary functions ------------------------------------------------------------------------------------ */
 
 static inline float cpu_from_bits(uint32_t bits)
@@ -138,6 +156,9 @@ typedef struct cpu_size {
 
 /* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, m a multiple of CPU_MR, n of CPU_VEC. */
 void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
+
+/* cpu_product.c: any sizes; steps of C are 1, of A and B 1 in either dim. */
+void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 

@@ -259,7 +259,8 @@ static void test_conversions(void **state)
 static void test_gemm(void **state)
 {
     fixture *f = *state;
-    static const int64_t sizes[][3] = {{1, 7, 33}, {1, 64, 5}, {3, 130, 64}, {4, 9, 16}, {17, 31, 29}, {70, 40, 300}};
+    static const int64_t sizes[][3] = {{1, 7, 33},   {1, 64, 5},    {3, 130, 64},   {4, 9, 16},
+                                       {17, 31, 29}, {70, 40, 300}, {205, 450, 270}};
     for (size_t i = 0; i < CLV_COUNT(sizes); i++)
         for (clv_gemm_kind kind = CLV_NT; kind <= CLV_TN; kind++)
             for (int way = 0; way < 4; way++) {

@@ -19,6 +19,7 @@ static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, 
             for (int v = 0; v < nv; v++)
                 sum[i][v] += ap[i * a.row] * bv[v];
     }
+    CPU_DO_(GCC unroll 8) /* else the sums would leave their registers to be counted over */
     for (int i = 0; i < CPU_MR; i++)
         for (int v = 0; v < nv; v++) {
             cpu_vec *to = (cpu_vec *)(c.at + i * c.row + v * CPU_VEC);
