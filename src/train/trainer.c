@@ -11,7 +11,7 @@ typedef enum clv_end { CLV_GO_ON, CLV_END_DURATION, CLV_END_INTERVAL, CLV_END_SI
 static clv_status save(clv_trainer *t)
 {
     const clv_options *o = t->options;
-    if (o->save[0] == 0)
+    if (o->save == NULL)
         return clv_ok();
     const double start = clv_seconds();
     const clv_checkpoint c = {.cx = &t->engine.cx,
@@ -21,7 +21,7 @@ static clv_status save(clv_trainer *t)
                               .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
                               .progress = &t->progress,
                               .options = o,
-                              .tokenizer_folder = o->tokenizer_model[0] != 0 ? o->tokenizer_model : NULL};
+                              .tokenizer_folder = o->tokenizer_model};
     CLV_TRY(clv_checkpoint_save(&c, o->save, o->keep_last));
     clv_log(CLV_LOG_INFO, "iteration %5lld | saved in %s (%.1f s)", (long long)t->progress.iteration, o->save,
             clv_seconds() - start);
@@ -132,7 +132,7 @@ static clv_status loop(clv_trainer *t)
         CLV_TRY(save(t));
     if (end == CLV_END_SIGNAL)
         return clv_fail(CLV_INTERRUPTED, "stopped by a signal after iteration %lld%s", (long long)t->progress.iteration,
-                        o->save[0] != 0 ? ", saved" : "; nothing was saved, since there is no --save");
+                        o->save != NULL ? ", saved" : "; nothing was saved, since there is no --save");
     return clv_ok();
 }
 

@@ -37,7 +37,7 @@ clv_status clv_report_open(clv_trainer *t)
     const char *path = t->options->metrics;
     t->report.first = clv_seconds();
     t->report.first_iteration = t->progress.iteration;
-    if (!speaks(t) || path[0] == 0)
+    if (!speaks(t) || path == NULL)
         return clv_ok();
     CLV_TRY(metrics_trim(path, t->progress.iteration));
     t->report.metrics = fopen(path, "a");
@@ -160,7 +160,7 @@ clv_status clv_report_close(clv_trainer *t)
     clv_status st = clv_ok();
     if (r->metrics != NULL && fclose(r->metrics) != 0)
         st = clv_fail(CLV_BAD_INPUT, "cannot write %s: %s", t->options->metrics, strerror(errno));
-    if (st.code == CLV_OK && speaks(t) && t->options->loss_curve[0] != 0 && r->train.count > 0) {
+    if (st.code == CLV_OK && speaks(t) && t->options->loss_curve != NULL && r->train.count > 0) {
         const clv_series series[] = {{"training loss", r->train.x, r->train.y, r->train.count},
                                      {"validation loss", r->valid.x, r->valid.y, r->valid.count}};
         st = clv_svg_chart(t->options->loss_curve, "Loss", "iteration", "nats per token", series,

@@ -16,7 +16,7 @@ static clv_status length_check(const clv_options *o)
         return clv_fail(CLV_BAD_USAGE, "give --lr, the highest learning rate");
     if (!o->mock_data && o->data_path.count == 0)
         return clv_fail(CLV_BAD_USAGE, "give --data-path PREFIX (made by `cleave preprocess`), or --mock-data");
-    if (o->is_set.save_interval && o->save[0] == 0)
+    if (o->is_set.save_interval && o->save == NULL)
         return clv_fail(CLV_BAD_USAGE, "--save-interval needs --save DIR");
     return clv_ok();
 }
@@ -24,7 +24,7 @@ static clv_status length_check(const clv_options *o)
 static clv_status tokenizer_open(clv_trainer *t)
 {
     const clv_options *o = t->options;
-    if (o->tokenizer_model[0] != 0)
+    if (o->tokenizer_model != NULL)
         return clv_tokenizer_load(&t->tokenizer, o->tokenizer_model);
     if (o->eod_mask_loss || o->reset_position_ids || o->reset_attention_mask)
         return clv_fail(CLV_BAD_USAGE, "end-of-document options need --tokenizer-model, which says what that token is");
@@ -296,7 +296,7 @@ static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
     const clv_options *o = t->options;
     CLV_TRY(length_check(o));
     CLV_TRY(tokenizer_open(t));
-    if (o->load[0] != 0) {
+    if (o->load != NULL) {
         const clv_status st = clv_checkpoint_find(o->load, folder, resumable);
         if (st.code != CLV_OK && !o->allow_missing_checkpoint)
             return clv_within(st, "--load (with --allow-missing-checkpoint a run starts fresh)");

@@ -296,7 +296,7 @@ static clv_status verify_in(clv_runtime *rt, const clv_case *c, const clv_option
 
 clv_status clv_verify(clv_comm *world, const clv_options *options)
 {
-    if (options->reference[0] == 0)
+    if (options->reference == NULL)
         return clv_fail(CLV_BAD_USAGE,
                         "verify needs --reference DIR: a model folder with expected.safetensors and expected.json");
     clv_case c;
