@@ -98,7 +98,9 @@ static void model_create(clv_engine *e, const clv_mesh *mesh)
 
 static void ctx_create(clv_engine *e, const clv_backend *backend, const clv_mesh *mesh)
 {
-    e->cx = (clv_ctx){.be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp};
+    const bool wires = clv_mesh_size(mesh, CLV_TP) > 1; /* then reductions hide behind weight gradients */
+    e->cx = (clv_ctx){
+        .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
 }
 
 static void micro_step(clv_engine *e, const clv_samples *samples, int64_t at, double scale)

@@ -8,6 +8,15 @@
 
 #include <stdio.h>
 
+/* ---- binding.c ---- */
+typedef struct clv_binding {
+    int cores;   /* that this rank may use */
+    int sharing; /* ranks of this host that may use some of them, itself included */
+} clv_binding;
+clv_binding clv_binding_find(clv_comm *world); /* Collective: world. */
+int clv_binding_threads(const clv_binding *b, int64_t wanted);
+void clv_binding_warn(const clv_binding *b, int threads);
+
 typedef struct clv_curve { /* points for the picture */
     double *x, *y;
     size_t count;
