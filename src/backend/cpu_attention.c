@@ -68,13 +68,15 @@ void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t ke
 
 void CPU(tile_keep)(float *factor, const cpu_attn *at, const cpu_queries *qs, int64_t key)
 {
-    float row[CPU_TILE];
-    for (int64_t i = 0; i < CPU_TILE; i++) {
-        const int64_t head = at->a->drop.first + qs->head;
-        const int64_t element = (head * at->sq + qs->first + i) * at->sk + key;
-        CPU(keep)(row, CPU_TILE, &at->a->drop, qs->batch, (uint64_t)element);
-        for (int64_t r = 0; r < CPU_TILE; r++)
-            factor[r * CPU_TILE + i] = row[r];
+    float rows[4 * CPU_TILE];
+    const int64_t head = at->a->drop.first + qs->head;
+    for (int64_t i = 0; i < CPU_TILE; i += 4) {
+        for (int64_t r = 0; r < 4; r++) {
+            const int64_t element = (head * at->sq + qs->first + i + r) * at->sk + key;
+            CPU(keep)(rows + r * CPU_TILE, CPU_TILE, &at->a->drop, qs->batch, (uint64_t)element);
+        }
+        for (int64_t j = 0; j < CPU_TILE; j += 4)
+            cpu_transpose4(factor + j * CPU_TILE + i, CPU_TILE, rows + j, CPU_TILE);
     }
 }
 

@@ -50,7 +50,8 @@ static inline void cpu_tile_load(float *tile, int64_t width, cpu_view from, int6
         CPU_SIMD
         for (int64_t j = 0; j < n; j++)
             to[j] = scale * row[j];
-        memset(to + n, 0, (size_t)(width - n) * sizeof(float));
+        for (int64_t j = n; j < width; j++)
+            to[j] = 0.0f;
     }
 }
 

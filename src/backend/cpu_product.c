@@ -27,6 +27,11 @@ static void pack_b(float *restrict to, cpu_view b, int64_t k, int64_t n)
         const int64_t width = CLV_MIN(PANEL, n - j);
         if (width < PANEL)
             memset(to, 0, (size_t)(k * PANEL) * sizeof(float));
+        if (b.step == 1 && width == PANEL) { /* a constant width: no call */
+            for (int64_t p = 0; p < k; p++)
+                memcpy(to + p * PANEL, b.at + p * b.row + j, PANEL * sizeof(float));
+            continue;
+        }
         if (b.step == 1) {
             for (int64_t p = 0; p < k; p++)
                 memcpy(to + p * PANEL, b.at + p * b.row + j, (size_t)width * sizeof(float));
@@ -42,25 +47,38 @@ static void pack_b(float *restrict to, cpu_view b, int64_t k, int64_t n)
     }
 }
 
-/* A block of A, m x k: where it lies if its rows do, else a copy with steps of 1 along m. */
-static cpu_view block_of_a(float *copy, cpu_view a, int64_t m, int64_t k)
+/* Rows of A in groups of CPU_MR, `next` floats apart. */
+typedef struct groups {
+    cpu_view first;
+    int64_t next;
+} groups;
+
+/* A block of A, m x k: where it lies if k runs along memory, else copied to [group][k][CPU_MR], filled up with zeros.
+ * Two steps of k more per group keep the groups out of each other's cache sets. */
+static groups groups_of(float *copy, cpu_view a, int64_t m, int64_t k)
 {
+    const int64_t next = (K_BLOCK + 2) * CPU_MR;
     if (a.step == 1)
-        return a;
-    for (int64_t p = 0; p < k; p++) {
-        memcpy(copy + p * M_BLOCK, a.at + p * a.step, (size_t)m * sizeof(float));
-        memset(copy + p * M_BLOCK + m, 0, (size_t)(M_BLOCK - m) * sizeof(float));
-    }
-    return (cpu_view){copy, 1, M_BLOCK};
+        return (groups){a, CPU_MR * a.row};
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t i = 0; i < m; i += CPU_MR) {
+            float *to = copy + i / CPU_MR * next + p * CPU_MR;
+            const float *from = a.at + i + p * a.step;
+            if (i + CPU_MR <= m)
+                memcpy(to, from, CPU_MR * sizeof(float));
+            else
+                for (int64_t q = 0; q < CPU_MR; q++)
+                    to[q] = i + q < m ? from[q] : 0.0f;
+        }
+    return (groups){{copy, 1, CPU_MR}, next};
 }
 
-/* The last m < CPU_MR rows of A, filled up with zeros. */
+/* The last m < CPU_MR rows of an A that was not copied, filled up with zeros. */
 static cpu_view last_rows(float *copy, cpu_view a, int64_t m, int64_t k)
 {
     memset(copy, 0, CPU_MR * K_BLOCK * sizeof(float));
     for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            copy[i * K_BLOCK + p] = a.at[i * a.row + p * a.step];
+        memcpy(copy + i * K_BLOCK, a.at + i * a.row, (size_t)k * sizeof(float));
     return (cpu_view){copy, K_BLOCK, 1};
 }
 
@@ -75,20 +93,24 @@ static void corner(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
 }
 
 /* C (+)= A packed B, for one block. */
-static void multiply(cpu_view c, cpu_view a, const float *packed, cpu_size size, bool add)
+static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size, bool add)
 {
-    float rest[CPU_MR * K_BLOCK];
+    float copy[CPU_MR * K_BLOCK];
     const int64_t whole = size.m / CPU_MR * CPU_MR, left = size.m - whole;
-    const cpu_view last = left > 0 ? last_rows(rest, view_at(a, whole, 0), left, size.k) : a;
+    cpu_view last = {rows.first.at + whole / CPU_MR * rows.next, rows.first.row, rows.first.step};
+    if (left > 0 && last.step == 1)
+        last = last_rows(copy, last, left, size.k);
     for (int64_t j = 0; j < size.n; j += PANEL) {
-        const cpu_view b = {(float *)packed + j * size.k, PANEL, 1}, to = view_at(c, 0, j);
+        const cpu_view b = {(float *)packed + j * size.k, PANEL, 1};
         const int64_t n = CLV_MIN(PANEL, size.n - j);
-        if (n == PANEL)
-            CPU(tile_product)(to, a, b, (cpu_size){whole, PANEL, size.k}, add);
-        for (int64_t i = 0; i < (n < PANEL ? whole : 0); i += CPU_MR)
-            corner(view_at(to, i, 0), view_at(a, i, 0), b, (cpu_size){CPU_MR, n, size.k}, add);
+        cpu_view a = rows.first;
+        for (int64_t i = 0; i < whole; i += CPU_MR, a.at += rows.next)
+            if (n == PANEL)
+                CPU(tile_product)(view_at(c, i, j), a, b, (cpu_size){CPU_MR, PANEL, size.k}, add);
+            else
+                corner(view_at(c, i, j), a, b, (cpu_size){CPU_MR, n, size.k}, add);
         if (left > 0)
-            corner(view_at(to, whole, 0), last, b, (cpu_size){left, n, size.k}, add);
+            corner(view_at(c, whole, j), last, b, (cpu_size){left, n, size.k}, add);
     }
 }
 
@@ -96,15 +118,15 @@ static void multiply(cpu_view c, cpu_view a, const float *packed, cpu_size size,
 static void rectangle(const product *x, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
 {
     _Alignas(64) float packed[K_BLOCK * N_BLOCK];
-    _Alignas(64) float copy[K_BLOCK * M_BLOCK];
+    _Alignas(64) float copy[(K_BLOCK + 2) * M_BLOCK];
     for (int64_t j = n0; j < n1; j += N_BLOCK)
         for (int64_t p = 0; p < x->k; p += K_BLOCK) {
             const int64_t n = CLV_MIN(N_BLOCK, n1 - j), k = CLV_MIN(K_BLOCK, x->k - p);
             pack_b(packed, view_at(x->b, p, j), k, n);
             for (int64_t i = m0; i < m1; i += M_BLOCK) {
                 const int64_t m = CLV_MIN(M_BLOCK, m1 - i);
-                const cpu_view a = block_of_a(copy, view_at(x->a, i, p), m, k);
-                multiply(view_at(x->c, i, j), a, packed, (cpu_size){m, n, k}, x->add || p > 0);
+                const groups rows = groups_of(copy, view_at(x->a, i, p), m, k);
+                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){m, n, k}, x->add || p > 0);
             }
         }
 }

@@ -3,34 +3,35 @@
 
 enum { LANES = 16, WORDS = 4 * LANES };
 
-/* uniform[0 .. 63]: elements 4 block .. 4 block + 63 of the stream. */
+/* uniform[0 .. 63]: elements 4 block .. 4 block + 63 of the stream. A word stands in the low half of a lane of 64 bits,
+ * whose high half is not kept clean: a product of 32 bits by 32 does not read it. */
 static void uniforms(float *uniform, uint64_t key, uint64_t block)
 {
-    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    uint64_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
     for (int i = 0; i < LANES; i++) {
-        c0[i] = (uint32_t)(block + (uint64_t)i);
-        c1[i] = (uint32_t)((block + (uint64_t)i) >> 32);
+        c0[i] = block + (uint64_t)i;
+        c1[i] = c0[i] >> 32;
         c2[i] = c3[i] = 0;
     }
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
         CPU_SIMD
         for (int i = 0; i < LANES; i++) {
-            const uint64_t p0 = (uint64_t)0xD2511F53u * c0[i];
-            const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-            c1[i] = (uint32_t)p1;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c3[i] = (uint32_t)p0;
+            const uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0[i];
+            const uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2[i];
+            c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
+            c1[i] = p1;
+            c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
+            c3[i] = p0;
         }
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
     for (int i = 0; i < LANES; i++) {
-        uniform[4 * i] = (float)(int32_t)(c0[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 1] = (float)(int32_t)(c1[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 2] = (float)(int32_t)(c2[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 3] = (float)(int32_t)(c3[i] >> 8) * 0x1p-24f;
+        uniform[4 * i] = (float)(int32_t)((uint32_t)c0[i] >> 8) * 0x1p-24f;
+        uniform[4 * i + 1] = (float)(int32_t)((uint32_t)c1[i] >> 8) * 0x1p-24f;
+        uniform[4 * i + 2] = (float)(int32_t)((uint32_t)c2[i] >> 8) * 0x1p-24f;
+        uniform[4 * i + 3] = (float)(int32_t)((uint32_t)c3[i] >> 8) * 0x1p-24f;
     }
 }
 

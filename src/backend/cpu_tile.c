@@ -9,6 +9,9 @@
 static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, cpu_view b, int64_t k, int nv, bool add)
 {
     cpu_vec sum[CPU_MR][2] = {0};
+    for (int i = 0; i < CPU_MR; i++) /* C of a large product lies far away: it comes while k runs */
+        for (int v = 0; v < nv; v++)
+            __builtin_prefetch(c.at + i * c.row + v * CPU_VEC, 1);
     for (int64_t p = 0; p < k; p++) {
         const float *bp = b.at + p * b.row;
         const float *ap = a.at + p * a.step;

@@ -6,7 +6,8 @@
 
 enum {
     PIECE = 1 << 15, /* elements a thread takes at once */
-    SUMS = 256       /* pieces of a sum */
+    SUMS = 256,      /* pieces of a sum */
+    STRIP = 1024     /* columns summed at once */
 };
 
 /* A loop over pieces [from, to) of n elements. */
@@ -161,28 +162,34 @@ void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x)
     *(double *)sum.data += product_sum(w.data, x.data, clv_numel(x));
 }
 
-/* A thread owns whole cache lines of columns; of each block of rows it makes a sum, so that long columns lose little.
- */
-void CPU(column_sums)(clv_tensor sum, clv_tensor x)
+/* Columns [from, from + width): of each block of rows a sum of its own, so that long columns lose little. */
+static void strip_sums(float *total, clv_tensor x, int64_t from, int64_t width)
 {
-    enum { WIDTH = 4 * CPU_LINE, ROWS = 128 };
-    const int64_t rows = clv_rows(x), n = clv_last(x);
-    CPU_PARALLEL(rows * n)
-    for (int64_t from = 0; from < n; from += WIDTH) {
-        const int64_t width = CLV_MIN(WIDTH, n - from);
-        float *total = (float *)sum.data + from;
-        for (int64_t first = 0; first < rows; first += ROWS) {
-            float part[WIDTH] = {0};
-            for (int64_t r = first; r < CLV_MIN(rows, first + ROWS); r++) {
-                const float *at = cpu_row(x, r) + from;
-                CPU_SIMD
-                for (int64_t j = 0; j < width; j++)
-                    part[j] += at[j];
-            }
+    enum { ROWS = 128 };
+    const int64_t rows = clv_rows(x);
+    for (int64_t first = 0; first < rows; first += ROWS) {
+        float part[STRIP] = {0};
+        for (int64_t r = first; r < CLV_MIN(rows, first + ROWS); r++) {
+            const float *at = cpu_row(x, r) + from;
             CPU_SIMD
             for (int64_t j = 0; j < width; j++)
-                total[j] += part[j];
+                part[j] += at[j];
         }
+        CPU_SIMD
+        for (int64_t j = 0; j < width; j++)
+            total[from + j] += part[j];
+    }
+}
+
+/* A thread owns whole cache lines of columns; the order of a column's sum does not depend on which. */
+void CPU(column_sums)(clv_tensor sum, clv_tensor x)
+{
+    const int64_t n = clv_last(x), lines = CLV_CEIL_DIV(n, CPU_LINE), parts = CLV_MIN(clv_backend_threads(), lines);
+    CPU_PARALLEL(clv_numel(x))
+    for (int64_t p = 0; p < parts; p++) {
+        const int64_t to = CLV_MIN(n, cpu_part(lines, p + 1, parts) * CPU_LINE);
+        for (int64_t from = cpu_part(lines, p, parts) * CPU_LINE; from < to; from += STRIP)
+            strip_sums(sum.data, x, from, CLV_MIN(STRIP, to - from));
     }
 }
 
