@@ -41,7 +41,7 @@ clv_tp_pending clv_tp_reduce_begin(clv_ctx *cx, clv_tensor y, clv_tensor p)
     clv_tp_pending pending = {.y = y};
     void *out = y.data;
     if (y.dtype != CLV_F32) { /* the sum is fp32 on the wire and rounded once, at the end */
-        pending.sum = clv_slice(p, 0, y.dim[0]);
+        pending.sum = clv_placed(clv_slice(p, 0, y.dim[0]), y.place); /* the value, once it is summed */
         out = p.data;
     }
     const size_t n = (size_t)clv_numel(y);
