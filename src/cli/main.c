@@ -11,6 +11,12 @@
 #include <string.h>
 
 static const cli_command commands[] = {
+    {"train", "train", "[options]", "train a model", 0, 0, cleave_train},
+    {"eval", "eval", "[options]", "loss, perplexity and bits per byte of a model on a text or on token files", 0, 0,
+     cleave_eval},
+    {"generate", "generate", "[options]", "continue a prompt", 0, 0, cleave_generate},
+    {"verify", "verify", "[options]", "hold a layout against one rank, or against expected values", 0, 0,
+     cleave_verify},
     {"preprocess", "preprocess", "[options]", "text or JSON lines to token files", 0, 1, cli_preprocess},
     {"tokenizer train", "tokenizer", "--input FILE --vocab-size N --output tokenizer.json", "learn a byte-level BPE", 0,
      1, cli_tokenizer_train},
