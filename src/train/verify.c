@@ -4,7 +4,7 @@
  * some steps, logits and gradients of the first, weights after the last, loss and gradient norm of each. The steps are
  * trained with the trainer's own engine in the layout of this run, and every value is compared with what was expected.
  */
-#include "train.h"
+#include "train/verify_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,22 +21,18 @@ typedef struct clv_case {
     double lr, beta1, beta2, eps, weight_decay, clip_grad, smoothing;
 } clv_case;
 
-typedef struct clv_verdict { /* of everything compared so far; the same on all ranks */
-    bool print;
-    int64_t checks, failed;
-} clv_verdict;
-
-/* Tolerances for fp32: room for another order of summation, and nothing more. */
-static const double logits_tolerance = 1e-5, loss_tolerance = 5e-6, gradient_tolerance = 2e-5, norm_tolerance = 1e-5,
-                    weight_tolerance = 5e-6;
-
-static void judge(clv_verdict *v, const char *what, double error, double tolerance)
+clv_limits clv_verify_limits(void)
 {
-    const bool good = error <= tolerance; /* NaN fails */
+    return (clv_limits){.logits = 1e-5, .loss = 5e-6, .gradient = 2e-5, .norm = 1e-5, .weight = 5e-6};
+}
+
+void clv_judge(clv_verdict *v, const char *what, double error, double limit)
+{
+    const bool good = error <= limit; /* NaN fails */
     v->checks++;
     v->failed += good ? 0 : 1;
     if (v->print)
-        printf("%-52s error %9.2e  limit %7.0e  %s\n", what, error, tolerance, good ? "ok" : "WRONG");
+        printf("%-68s error %9.2e  limit %7.0e  %s\n", what, error, limit, good ? "ok" : "WRONG");
 }
 
 /* ---- the case ---------------------------------------------------------------------------------------------------- */
@@ -169,8 +165,8 @@ static void params_compare(const clv_case *c, clv_engine *e, bool gradients, clv
         free(got);
         char what[200];
         snprintf(what, sizeof what, "%s %s", gradients ? "gradient" : "weight", p->name);
-        judge(v, what, clv_comm_decide(clv_mesh_world(e->cx.mesh), error),
-              gradients ? gradient_tolerance : weight_tolerance);
+        clv_judge(v, what, clv_comm_decide(clv_mesh_world(e->cx.mesh), error),
+                  gradients ? clv_verify_limits().gradient : clv_verify_limits().weight);
     }
 }
 
@@ -207,7 +203,7 @@ static clv_status logits_compare(const clv_case *c, clv_engine *e, clv_verdict *
         clv_arena_release(&e->temp, mark);
     }
     clv_all_reduce(clv_mesh_world(e->cx.mesh), &worst, &worst, 1, CLV_F64, CLV_MAX);
-    judge(verdict, "logits", worst, logits_tolerance);
+    clv_judge(verdict, "logits", worst, clv_verify_limits().logits);
     free(pos);
     free(got);
     free(want);
@@ -224,9 +220,9 @@ static void step_compare(const clv_case *c, int64_t i, const clv_step *step, clv
     clv_json_f64(c->json, clv_json_get(c->json, node, "grad_norm"), &norm);
     char what[64];
     snprintf(what, sizeof what, "step %lld: loss", (long long)(i + 1));
-    judge(v, what, fabs(step->loss - loss), loss_tolerance);
+    clv_judge(v, what, fabs(step->loss - loss), clv_verify_limits().loss);
     snprintf(what, sizeof what, "step %lld: gradient norm", (long long)(i + 1));
-    judge(v, what, fabs(step->grad_norm - norm) / norm, norm_tolerance);
+    clv_judge(v, what, fabs(step->grad_norm - norm) / norm, clv_verify_limits().norm);
 }
 
 /* ---- the run
@@ -294,29 +290,33 @@ static clv_status verify_in(clv_runtime *rt, const clv_case *c, const clv_option
     return st;
 }
 
-clv_status clv_verify(clv_comm *world, const clv_options *options)
+static clv_status verify_reference(clv_comm *world, const clv_options *options, clv_verdict *v)
 {
-    if (options->reference == NULL)
-        return clv_fail(CLV_BAD_USAGE,
-                        "verify needs --reference DIR: a model folder with expected.safetensors and expected.json");
     clv_case c;
     clv_status st = clv_comm_agree(world, case_open(&c, options->reference));
     const clv_layout layout = {.tp = (int)options->tensor_model_parallel_size};
     if (st.code == CLV_OK)
         st = clv_gpt_check(&c.config, &layout, options->sequence_parallel, c.seq_length);
-    clv_verdict v = {.print = clv_comm_rank(world) == 0};
     clv_runtime rt = {0};
     if (st.code == CLV_OK)
         st = clv_runtime_open(&rt, world, options, &c.config);
     if (st.code == CLV_OK)
-        st = verify_in(&rt, &c, options, &v);
+        st = verify_in(&rt, &c, options, v);
     clv_runtime_close(&rt);
     case_close(&c);
-    CLV_TRY(st);
+    return st;
+}
+
+clv_status clv_verify(clv_comm *world, const clv_options *options)
+{
+    if (options->reference == NULL)
+        return clv_fail(CLV_BAD_USAGE, "verify needs --reference DIR: a model folder, with expected.safetensors and "
+                                       "expected.json beside it unless --layouts is given");
+    clv_verdict v = {.print = clv_comm_rank(world) == 0};
+    CLV_TRY(options->layouts != NULL ? clv_verify_layouts(world, options, &v) : verify_reference(world, options, &v));
     if (v.print)
-        printf("%s: %lld of %lld values within tolerance at tp %lld%s\n", v.failed == 0 ? "equal" : "DIFFERENT",
-               (long long)(v.checks - v.failed), (long long)v.checks, (long long)options->tensor_model_parallel_size,
-               options->sequence_parallel ? " with sequence parallelism" : "");
+        printf("%s: %lld of %lld values within their limits\n", v.failed == 0 ? "equal" : "DIFFERENT",
+               (long long)(v.checks - v.failed), (long long)v.checks);
     if (v.failed > 0)
         return clv_fail(CLV_CHECK_FAILED, "%lld of %lld values differ from the reference", (long long)v.failed,
                         (long long)v.checks);

@@ -80,6 +80,15 @@ static int reference_kernels(clv_comm *world)
     return verify_expect(world, "qwen3-tiny", clv_comm_size(world), (char *[]){"--backend", "ref"}, 2);
 }
 
+/* Without PyTorch's values: the layouts of these ranks against one of them that trains alone. */
+static int against_one_rank(clv_comm *world)
+{
+    const int tp = clv_comm_size(world);
+    char layouts[64];
+    snprintf(layouts, sizeof layouts, tp > 1 ? "tp%d,tp%dsp,tp%d" : "tp%d", tp, tp, tp / 2);
+    return verify_expect(world, "llama-gqa", tp, (char *[]){"--layouts", layouts}, 2);
+}
+
 static int data_parallel(clv_comm *world)
 {
     const int size = clv_comm_size(world);
@@ -96,6 +105,7 @@ int main(int argc, char **argv)
                                      {"vocabulary padded to 128", padded_vocabulary},
                                      {"whole batch as micro-batch", whole_batch},
                                      {"reference kernels", reference_kernels},
+                                     {"against one rank", against_one_rank},
                                      {"data parallel", data_parallel},
                                      {0}});
 }
