@@ -123,14 +123,16 @@ clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable);
 /* Each rank reads the boxes that it holds. Every tensor of the file is used, every parameter is filled, or it is an
  * error with names and shapes. Collective: world. */
 clv_status clv_checkpoint_load(const clv_checkpoint *c, const char *folder);
-/* Plain weights of a folder in the file's names: gathered whole on rank 0 (NULL on others), freed by the caller. */
+/* The whole of a parameter, or of a tensor split like it (gradient, moment), without padding: on rank 0, freed by the
+ * caller; NULL on others. Collective: world. */
 float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local);
 
 /* ---- dataset.c, sampler.c, preprocess.c
  * ------------------------------------------------------------------------------------------ */
 #include "train/train_data.h"
 
-/* ---- corpus.c, inspect.c: commands of one process; what is to be printed goes to `out` ----------------------------- */
+/* ---- corpus.c, inspect.c: commands of one process; what is to be printed goes to `out` -----------------------------
+ */
 
 clv_status clv_corpus_preprocess(const clv_options *options, clv_text *out); /* text to token files */
 clv_status clv_corpus_learn(const clv_options *options, clv_text *out);      /* text to a tokenizer.json */
@@ -216,6 +218,33 @@ void clv_engine_evaluate(clv_engine *engine, const clv_samples *samples, double 
 /* Model FLOP of one token, forward and backward: 6 N (without position table, a tied head once) + causal attention
  * 6 L s n d.  Source: performance of llm.c and MaxText are stated by the same formula. */
 double clv_model_flops(const clv_config *config, int64_t seq_length);
+
+/* ---- schedule.c: in which order a pipeline stage works
+ * ------------------------------------------------------------------ */
+
+typedef enum clv_pipeline_kind { CLV_GPIPE, CLV_1F1B } clv_pipeline_kind;
+typedef struct clv_pipeline {
+    clv_pipeline_kind kind;
+    int stages, stage; /* p, and which of them */
+    int chunks;        /* v, parts of the model a stage; more than 1: interleaved */
+    int micros;        /* m */
+} clv_pipeline;
+
+typedef enum clv_action_kind { CLV_FORWARD, CLV_BACKWARD } clv_action_kind;
+typedef struct clv_action {
+    clv_action_kind kind;
+    int chunk, micro;
+} clv_action;
+typedef struct clv_schedule {
+    clv_action *action;
+    int count;
+} clv_schedule;
+
+clv_status clv_pipeline_check(const clv_pipeline *p);
+clv_schedule clv_schedule_create(const clv_pipeline *p);
+void clv_schedule_destroy(clv_schedule *s);
+int clv_schedule_in_flight(const clv_schedule *s,
+                           int chunk); /* micro-batches of a chunk that wait for their backward */
 
 /* ---- feed.c: samples of a dataset as a rank's step needs them
  * --------------------------------------------------------- */
