@@ -151,6 +151,23 @@ static void run_attention_back(work *w)
     w->be->attention_backward(&w->cx, w->out[0], w->in[2], &saved, &w->attn);
 }
 
+/* One query over the keys of all tokens. */
+static void make_decode(work *w)
+{
+    make_attention(w);
+    w->attn.range = clv_slice(w->attn.range, w->s - 1, 1);
+    w->in[2] = random_tensor(w, 1, 3 * N * D);
+    w->out[0] = w->in[1] = random_tensor(w, 1, N * D);
+    w->out[1] = w->in[3] = clv_new_as(&w->data, CLV_F32, 1, N, 1);
+    w->flops = 0.0;
+    w->bytes = 8.0 * N * D * (double)w->s;
+}
+
+static void run_decode(work *w)
+{
+    w->be->attention_forward(&w->cx, w->in[1], w->in[3], w->in[2], w->in[0], &w->attn);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
 static void make_norm(work *w)
@@ -396,6 +413,7 @@ static const kernel kernels[] = {
     {"attention", make_attention, run_attention},
     {"attention, dropout", make_attention_dropout, run_attention},
     {"attention backward", make_attention_back, run_attention_back},
+    {"attention, 1 query", make_decode, run_decode},
     {"layernorm", make_norm, run_norm},
     {"layernorm backward", make_norm_back, run_norm_back},
     {"gelu", make_act, run_gelu},

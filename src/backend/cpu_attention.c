@@ -180,6 +180,10 @@ void CPU(attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tenso
 {
     const cpu_attn at = cpu_attn_of(q, kv, a);
     const outputs out = {o, lse};
+    if (at.sq <= CPU_FEW) {
+        CPU(attention_few)(o, lse, &at);
+        return;
+    }
     const int64_t tiles = CLV_CEIL_DIV(at.sq, CPU_TILE), jobs = at.batches * a->q.count * tiles;
     const size_t mark = clv_arena_mark(cx->temp);
     const size_t bytes = clv_scratch_attention(a->q.dim), each = bytes / (size_t)clv_backend_threads();

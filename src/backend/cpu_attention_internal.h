@@ -73,6 +73,11 @@ static inline cpu_view cpu_columns_of(float *at, int64_t row)
     return (cpu_view){at, 1, row};
 }
 
+enum { CPU_FEW = 4 }; /* queries up to which a tile would be nearly empty */
+
+/* cpu_attention_few.c: the forward for at most CPU_FEW queries. */
+void CPU(attention_few)(clv_tensor o, clv_tensor lse, const cpu_attn *at);
+
 cpu_queries CPU(queries)(const cpu_attn *at, int64_t batch, int64_t head, int64_t first);
 /* s[CPU_TILE keys][CPU_TILE queries] of the keys from `key` on; -inf where a query does not see. */
 void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, float *const k_and_qt[2]);

@@ -162,9 +162,12 @@ static void test_attention(void **state)
 static void test_attention_decode(void **state)
 {
     fixture *f = *state;
-    const attention_case c = {150, 2, 6, 2, 40, 0, true, false, 0.0f};
+    const attention_case c = {150, 2, 6, 2, 40, 0, true, false, 0.2f};
     clv_attn a = attention_of(f, &c);
     const clv_tensor kv = filled(f, 1, c.s, c.batch, 10 * c.dim), q = filled(f, 2, 2, c.batch, 10 * c.dim);
+    a.mask = clv_new_as(&f->data, CLV_U8, c.batch, 2, c.s);
+    for (int64_t i = 0; i < clv_numel(a.mask); i++) /* the first sees nothing */
+        ((uint8_t *)a.mask.data)[i] = i / c.s != 0 && i % 3 != 0;
     a.range = clv_slice(a.range, 120, 2);
     const clv_tensor o = filled(f, 3, 2, c.batch, 6 * c.dim), lse = filled(f, 3, c.batch, 6, 2);
     const clv_tensor ref_o = like(f, o), ref_lse = like(f, lse);
