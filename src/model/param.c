@@ -103,10 +103,6 @@ void clv_param_init(clv_ctx *cx, const clv_param *p, uint64_t seed)
     for (int64_t i = 0; i < box.count[0]; i++)
         for (int64_t j = 0; j < box.count[1]; j++)
             values[i * columns + j] = value_at(p, key, box.first[0] + i, box.first[1] + j);
-    const size_t mark = clv_arena_mark(cx->temp);
-    clv_tensor w = clv_tensor_typed(cx->temp, CLV_F32, p->w.ndim, p->w.dim);
-    clv_from_host(cx, w, values);
-    clv_copy(cx, p->w, w);
-    clv_arena_release(cx->temp, mark);
+    clv_from_host(cx, p->w, values);
     free(values);
 }

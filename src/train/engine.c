@@ -167,14 +167,11 @@ size_t clv_engine_total(const clv_engine_bytes *bytes)
 
 static clv_status arenas_create(clv_engine *e)
 {
-    size_t largest = 0; /* weights pass through scratch once, when they are drawn or read */
-    for (size_t i = 0; i < e->model.param_count; i++)
-        largest = CLV_MAX(largest, (size_t)clv_numel(e->model.params[i].w) * sizeof(float));
     CLV_TRY(clv_arena_create(&e->weights, "weights", e->planned.weights));
     CLV_TRY(clv_arena_create(&e->grads, "gradients", e->planned.grads));
     CLV_TRY(clv_arena_create(&e->moments, "optimizer", e->planned.moments));
     CLV_TRY(clv_arena_create(&e->save, "activations", e->planned.save));
-    return clv_arena_create(&e->temp, "scratch", CLV_MAX(e->planned.temp, largest));
+    return clv_arena_create(&e->temp, "scratch", e->planned.temp);
 }
 
 clv_status clv_engine_create(clv_engine *engine, const clv_mesh *mesh, const clv_engine_spec *spec)
