@@ -83,9 +83,9 @@ clv_status clv_generator_create(clv_generator *g, const clv_mesh *mesh, const cl
 void clv_generator_destroy(clv_generator *g);
 /* tokens [sq][batch]; start: see clv_gpt_decode. Collective: tp. */
 void clv_generator_feed(clv_generator *g, const int32_t *tokens, int64_t sq, const int32_t *start);
-/* Every class's logits, without padding: whole[V] of each sequence through visit. Collective: tp. */
+/* The logits of every rank, to be looked at sequence by sequence. Collective: tp. */
 void clv_generator_gather(clv_generator *g);
-const float *clv_generator_logits(clv_generator *g, int64_t sequence); /* after gather; [V], until the next call */
+const float *clv_generator_logits(clv_generator *g, int64_t sequence); /* [V], no padding; until the next call */
 
 typedef struct clv_writing { /* how a batch of prompts is continued */
     clv_sampling sampling;
