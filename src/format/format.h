@@ -8,7 +8,8 @@
 
 #include "base/base.h"
 
-/* ---- json*.c: a strict reader (RFC 8259, valid UTF-8, no duplicate keys, bounded depth), and writing helpers ------ */
+/* ---- json*.c: a strict reader (RFC 8259, valid UTF-8, no duplicate keys, bounded depth), and writing helpers ------
+ */
 
 typedef enum clv_json_kind {
     CLV_JSON_NULL,
@@ -50,7 +51,8 @@ void clv_json_add_string(clv_text *out, const char *text, size_t n); /* quoted a
 /* The fewest digits that read back, with a point or an exponent; null when not finite. */
 void clv_json_add_number(clv_text *out, double value);
 
-/* ---- safetensors*.c: one file, or a folder with an index ---------------------------------------------------------- */
+/* ---- safetensors*.c: one file, or a folder with an index ----------------------------------------------------------
+ */
 
 enum { CLV_ST_DIMS = 8 };
 
@@ -79,8 +81,8 @@ const char *clv_safetensors_metadata(const clv_safetensors *st, const char *key)
 clv_status clv_safetensors_read(const clv_safetensors *st, const clv_st_tensor *t, uint64_t offset, void *out,
                                 size_t n);
 
-/* Writing: declare every tensor (name, dtype, dims; no name twice), then fill them in any order and from any process that
- * opens the same list; the header depends on the list alone. finish checks that the size is right, and syncs. */
+/* Writing: declare every tensor (name, dtype, dims; no name twice), then fill them in any order and from any process
+ * that opens the same list; the header depends on the list alone. finish checks that the size is right, and syncs. */
 typedef struct clv_st_writer clv_st_writer;
 clv_status clv_st_writer_create(clv_st_writer **out, const char *path, const clv_st_tensor *tensors, size_t count);
 clv_status clv_st_writer_put(clv_st_writer *w, size_t tensor, uint64_t offset, const void *data, size_t n);
@@ -88,7 +90,8 @@ clv_status clv_st_writer_finish(clv_st_writer *w); /* also frees it, whatever ha
 
 const char *clv_dtype_st_name(clv_dtype dtype);
 
-/* ---- hf_*.c: config.json <-> clv_config ---------------------------------------------------------------------------- */
+/* ---- hf_*.c: config.json <-> clv_config ----------------------------------------------------------------------------
+ */
 
 /* folder/config.json. Missing keys mean the family's default; what we cannot compute is refused by name. */
 clv_status clv_hf_config_read(clv_config *out, const char *folder);
@@ -117,16 +120,17 @@ int32_t clv_tokenizer_id(const clv_tokenizer *tok, const char *token);     /* -1
 const char *clv_tokenizer_token(const clv_tokenizer *tok, int32_t id);     /* NULL for a hole */
 bool clv_tokenizer_is_special(const clv_tokenizer *tok, int32_t id);
 int32_t clv_tokenizer_eod(const clv_tokenizer *tok); /* end of document: <|endoftext|>, </s>, ...; -1 when none */
-/* Safe to call from several threads on one tokenizer. add_special: run the post-processor's template; a text that begins
- * with the template's own first tokens does not get them twice. Errors: text that is not UTF-8, with the byte's place. */
+/* Safe to call from several threads on one tokenizer. add_special: run the post-processor's template; a text that
+ * begins with the template's own first tokens does not get them twice. Errors: text that is not UTF-8, with the byte's
+ * place. */
 clv_status clv_tokenizer_encode(const clv_tokenizer *tok, const char *text, size_t n, bool add_special, clv_ids *out);
 clv_status clv_tokenizer_decode(const clv_tokenizer *tok, const int32_t *ids, size_t n, bool skip_special,
                                 clv_text *out);
 void clv_tokenizer_describe(const clv_tokenizer *tok, clv_text *out); /* its pipeline, for people */
 
-/* Decoding as ids arrive: add appends only complete characters; finish flushes what is left (U+FFFD for a torn one). All
- * parts together are what clv_tokenizer_decode gives. A run of <0xHH> tokens (byte fallback) is handed out when it ends:
- * a later byte can spoil the whole run. Errors: an id that is not in the vocabulary. */
+/* Decoding as ids arrive: add appends only complete characters; finish flushes what is left (U+FFFD for a torn one).
+ * All parts together are what clv_tokenizer_decode gives. A run of <0xHH> tokens (byte fallback) is handed out when it
+ * ends: a later byte can spoil the whole run. Errors: an id that is not in the vocabulary. */
 typedef struct clv_decoder clv_decoder;
 clv_decoder *clv_decoder_create(const clv_tokenizer *tok, bool skip_special);
 clv_status clv_decoder_add(clv_decoder *decoder, int32_t id, clv_text *out);

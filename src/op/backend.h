@@ -68,8 +68,8 @@ const char *clv_backend_blas(void);
 /* Register-only fused multiply-adds on all threads: the peak that shares are taken of, in FLOP/s. Takes ~50 ms. */
 double clv_backend_peak(void);
 
-/* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts them.
- * dim: of one head. */
+/* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts
+ * them. dim: of one head. */
 size_t clv_scratch_norm(int64_t columns);
 size_t clv_scratch_attention(int64_t dim);
 size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a);
