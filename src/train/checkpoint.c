@@ -174,18 +174,36 @@ static clv_status prepare(const save *s)
 static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
                                               "special_tokens_map.json"};
 
+/* Of a folder its tokenizer files; a file is a tokenizer.json whatever its name, or the vocab.json of a folder. */
+static clv_status copy_tokenizer(const save *s)
+{
+    const char *path = s->c->tokenizer, *end = strrchr(path, '/');
+    char folder[CLV_PATH], from[CLV_PATH], to[CLV_PATH];
+    struct stat info;
+    const bool is_file = stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    snprintf(folder, sizeof folder, "%s", path);
+    if (is_file && strcmp(end == NULL ? path : end + 1, "vocab.json") != 0) {
+        clv_path_join(to, sizeof to, s->temporary, "tokenizer.json");
+        return clv_disk_copy(s->disk, path, to);
+    }
+    if (is_file)
+        snprintf(folder, sizeof folder, "%.*s", end == NULL ? 1 : (int)(end - path), end == NULL ? "." : path);
+    for (size_t i = 0; i < CLV_COUNT(tokenizer_files); i++) {
+        clv_path_join(from, sizeof from, folder, tokenizer_files[i]);
+        clv_path_join(to, sizeof to, s->temporary, tokenizer_files[i]);
+        CLV_TRY(clv_disk_copy(s->disk, from, to));
+    }
+    return clv_ok();
+}
+
 static clv_status write_small_files(const save *s)
 {
     const clv_checkpoint *c = s->c;
     CLV_TRY(clv_disk_permit(s->disk, "write", "config.json"));
     CLV_TRY(clv_hf_config_write(&s->config, s->temporary, CLV_F32));
     CLV_TRY(clv_catalog_write_index(&s->weights, s->temporary, s->disk));
-    for (size_t i = 0; c->tokenizer_folder != NULL && i < CLV_COUNT(tokenizer_files); i++) {
-        char from[CLV_PATH], to[CLV_PATH];
-        clv_path_join(from, sizeof from, c->tokenizer_folder, tokenizer_files[i]);
-        clv_path_join(to, sizeof to, s->temporary, tokenizer_files[i]);
-        CLV_TRY(clv_disk_copy(s->disk, from, to));
-    }
+    if (c->tokenizer != NULL)
+        CLV_TRY(copy_tokenizer(s));
     return c->progress != NULL ? clv_state_write(c, s->temporary, s->moments.files, s->disk) : clv_ok();
 }
 

@@ -111,7 +111,7 @@ typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrow
     clv_optimizer *optimizer; /* NULL: weights only */
     clv_progress *progress;   /* NULL: weights only */
     const clv_options *options;
-    const char *tokenizer_folder; /* whose tokenizer files are copied beside the weights; NULL: none */
+    const char *tokenizer; /* file or folder whose tokenizer is copied beside the weights; NULL: none */
 } clv_checkpoint;
 
 /* ROOT/iter_%07d, then ROOT/latest by rename; at any instant of a crash the one before stays usable. keep_last > 0

@@ -21,7 +21,7 @@ static clv_status save(clv_trainer *t)
                               .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
                               .progress = &t->progress,
                               .options = o,
-                              .tokenizer_folder = o->tokenizer_model};
+                              .tokenizer = o->tokenizer_model};
     CLV_TRY(clv_checkpoint_save(&c, o->save, o->keep_last));
     clv_log(CLV_LOG_INFO, "iteration %5lld | saved in %s (%.1f s)", (long long)t->progress.iteration, o->save,
             clv_seconds() - start);
