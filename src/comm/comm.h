@@ -102,6 +102,8 @@ void clv_mesh_destroy(clv_mesh *mesh);
 clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes); /* the group on which exactly these axes vary; equal
                                                              groups are one; a world of one axis bears its name */
 clv_comm *clv_mesh_world(const clv_mesh *mesh);
+clv_comm *
+clv_mesh_ends(const clv_mesh *mesh); /* first and last stage of the pipeline; NULL elsewhere, or without one */
 int clv_mesh_size(const clv_mesh *mesh, unsigned axes);
 int clv_mesh_coord(const clv_mesh *mesh, unsigned axes); /* this rank's number in that group */
 void clv_mesh_progress(const clv_mesh *mesh);            /* for the idle hook of clv_ctx */

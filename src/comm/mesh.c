@@ -16,6 +16,7 @@ struct clv_mesh {
     int size[CLV_AXIS_COUNT], coord[CLV_AXIS_COUNT];
     unsigned live;                  /* the axes larger than 1 */
     clv_comm *group[CLV_WORLD + 1]; /* by mask, subsets of live; [0] is this rank alone */
+    clv_comm *ends;                 /* first and last stage, or the stages between them; NULL without a pipeline */
 };
 
 static int mask_size(const clv_mesh *mesh, unsigned axes)
@@ -91,6 +92,25 @@ static clv_status check(const clv_layout *layout, int world)
     return clv_ok();
 }
 
+static bool at_end(const clv_mesh *mesh)
+{
+    const int stage = mask_coord(mesh, CLV_PP);
+    return stage == 0 || stage == mask_size(mesh, CLV_PP) - 1;
+}
+
+/* The two end stages of each pipeline hold the tied matrix; the stages between them get a group too, which nobody uses,
+ * since splitting is collective. */
+static clv_comm *ends_split(const clv_mesh *mesh)
+{
+    const int stage = mask_coord(mesh, CLV_PP), stages = mask_size(mesh, CLV_PP);
+    const bool end = at_end(mesh);
+    const int color = 2 * mask_coord(mesh, ~(unsigned)CLV_PP) + (end ? 0 : 1);
+    const int rank = end ? stage != 0 : stage - 1, size = end ? 2 : stages - 2;
+    clv_comm *group = mesh->world->ops->split(mesh->world, color, mesh->world->rank, rank, size);
+    snprintf(group->name, sizeof group->name, "ends");
+    return group;
+}
+
 clv_status clv_mesh_create(clv_mesh **out, clv_comm *world, const clv_layout *layout)
 {
     *out = NULL;
@@ -117,6 +137,8 @@ clv_status clv_mesh_create(clv_mesh **out, clv_comm *world, const clv_layout *la
         mask_name(axes, mesh->live, group->name, sizeof group->name);
         mesh->group[axes] = group;
     }
+    if (clv_mesh_size(mesh, CLV_PP) > 1)
+        mesh->ends = ends_split(mesh);
     *out = mesh;
     return clv_ok();
 }
@@ -128,6 +150,8 @@ void clv_mesh_destroy(clv_mesh *mesh)
     for (unsigned axes = 0; axes < mesh->live; axes++)
         if (mesh->group[axes] != NULL)
             mesh->group[axes]->ops->close(mesh->group[axes]);
+    if (mesh->ends != NULL)
+        mesh->ends->ops->close(mesh->ends);
     snprintf(mesh->world->name, sizeof mesh->world->name, "world");
     free(mesh);
 }
@@ -141,6 +165,11 @@ clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes)
 clv_comm *clv_mesh_world(const clv_mesh *mesh)
 {
     return mesh->world;
+}
+
+clv_comm *clv_mesh_ends(const clv_mesh *mesh)
+{
+    return mesh->ends != NULL && at_end(mesh) ? mesh->ends : NULL;
 }
 
 int clv_mesh_size(const clv_mesh *mesh, unsigned axes)
@@ -158,23 +187,33 @@ void clv_mesh_progress(const clv_mesh *mesh)
     clv_comm_progress(mesh->world);
 }
 
+static void traffic_reset(clv_comm *group)
+{
+    for (int kind = 0; group != NULL && kind < CLV_TRAFFIC_KINDS; kind++)
+        group->traffic[kind] = (clv_traffic){0};
+}
+
 void clv_mesh_traffic_reset(clv_mesh *mesh)
 {
     for (unsigned axes = 0; axes <= mesh->live; axes++)
-        for (int kind = 0; mesh->group[axes] != NULL && kind < CLV_TRAFFIC_KINDS; kind++)
-            mesh->group[axes]->traffic[kind] = (clv_traffic){0};
+        traffic_reset(mesh->group[axes]);
+    traffic_reset(mesh->ends);
+}
+
+static void traffic_print(const clv_comm *group, clv_text *out)
+{
+    for (int kind = 0; group != NULL && kind < CLV_TRAFFIC_KINDS; kind++) {
+        const clv_traffic t = group->traffic[kind];
+        if (t.calls > 0)
+            clv_text_printf(out, "%-5s  %-14s  %6lld calls  %9.2f MiB\n", group->name,
+                            clv_traffic_kind_name((clv_traffic_kind)kind), (long long)t.calls,
+                            (double)t.bytes / 1048576.0);
+    }
 }
 
 void clv_mesh_traffic_print(const clv_mesh *mesh, clv_text *out)
 {
-    for (unsigned axes = 0; axes <= mesh->live; axes++) {
-        const clv_comm *group = mesh->group[axes];
-        for (int kind = 0; group != NULL && kind < CLV_TRAFFIC_KINDS; kind++) {
-            const clv_traffic t = group->traffic[kind];
-            if (t.calls > 0)
-                clv_text_printf(out, "%-5s  %-14s  %6lld calls  %9.2f MiB\n", group->name,
-                                clv_traffic_kind_name((clv_traffic_kind)kind), (long long)t.calls,
-                                (double)t.bytes / 1048576.0);
-        }
-    }
+    for (unsigned axes = 0; axes <= mesh->live; axes++)
+        traffic_print(mesh->group[axes], out);
+    traffic_print(mesh->ends, out);
 }

@@ -80,6 +80,7 @@ clv_self_attention clv_self_attention_create(clv_builder *b, const char *prefix,
                             .scale = (float)(1.0 / __builtin_sqrt((double)d)),
                             .dropout = c->attention_dropout,
                             .layer = layer,
+                            .recompute = b->recompute,
                             .windowed = c->window > 0 && layer >= c->window_first};
     a.qkv = qkv_create(b, prefix);
     if (c->qk_norm) { /* each rank sees its own heads only: always a partial sum over tp */
@@ -141,11 +142,12 @@ void clv_self_attention_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const c
                                 const clv_scene *scene, clv_self_attention_saved *saved)
 {
     const size_t mark = clv_arena_mark(cx->temp);
+    clv_arena *keep = (a->recompute & CLV_RECOMPUTE_CORE_ATTN) != 0 ? cx->temp : cx->save;
     clv_tensor xf = clv_tp_gather(cx, cx->temp, x); /* f */
     const int64_t s = xf.dim[0], b = xf.dim[1], h = xf.dim[2];
     clv_tensor u = clv_new(cx->save, CLV_SL, s, b, a->qkv.w.dim[0]);
-    clv_tensor o = clv_new(cx->save, CLV_SL, s, b, a->q.count * a->q.dim);
-    clv_tensor lse = clv_new_as(cx->save, CLV_F32, b, a->q.count, s);
+    clv_tensor o = clv_new(keep, CLV_SL, s, b, a->q.count * a->q.dim);
+    clv_tensor lse = clv_new_as(keep, CLV_F32, b, a->q.count, s);
     clv_tensor p = clv_new(cx->temp, CLV_P, s, b, h);
     *saved = (clv_self_attention_saved){.x = x};
 
@@ -154,14 +156,30 @@ void clv_self_attention_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const c
     clv_rng_join(cx->rng);
     const clv_attn core = core_of(a, scene, saved->drop);
 
-    clv_linear_forward(cx, u, xf, &a->qkv);                  /* [q k v] = f(x) W_i^T + w_i  */
-    clv_tensor c = position_forward(cx, u, a, scene, saved); /* q, k = rope(norm(q)), ...   */
+    clv_linear_forward(cx, u, xf, &a->qkv);                  /* [q k v] = f(x) W_i^T + w_i    */
+    clv_tensor c = position_forward(cx, u, a, scene, saved); /* q, k = rope(norm(q)), ...     */
     clv_attention_forward(cx, o, lse, c, c, &core);          /* o = softmax(q k^T / sqrt d) v */
-    clv_linear_forward(cx, p, o, &a->proj);                  /* p = o O_i^T                 */
-    clv_tp_reduce(cx, y, p);                                 /* y = g(p)                    */
+    clv_linear_forward(cx, p, o, &a->proj);                  /* p = o O_i^T                   */
+    clv_tp_reduce(cx, y, p);                                 /* y = g(p)                      */
 
-    saved->core = (clv_attn_saved){.qkv = c, .o = o, .lse = lse};
+    saved->core.qkv = c;
+    if (keep == cx->save) {
+        saved->core.o = o;
+        saved->core.lse = lse;
+    }
     clv_arena_release(cx->temp, mark);
+}
+
+/* o and its log-sum-exp as the forward had them: kept, or computed again. */
+static clv_attn_saved core_restore(clv_ctx *cx, const clv_self_attention *a, const clv_attn *core, clv_attn_saved kept)
+{
+    if (kept.o.ndim > 0)
+        return kept;
+    const int64_t s = kept.qkv.dim[0], b = kept.qkv.dim[1];
+    kept.o = clv_new(cx->temp, CLV_SL, s, b, a->q.count * a->q.dim);
+    kept.lse = clv_new_as(cx->temp, CLV_F32, b, a->q.count, s);
+    clv_attention_forward(cx, kept.o, kept.lse, kept.qkv, kept.qkv, core);
+    return kept;
 }
 
 void clv_self_attention_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, const clv_self_attention *a,
@@ -174,12 +192,13 @@ void clv_self_attention_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, cons
     clv_tensor du = clv_new(cx->temp, CLV_SL, s, b, a->qkv.w.dim[0]);
     clv_tensor dxf = clv_new(cx->temp, CLV_P, s, b, h);
     const clv_attn core = core_of(a, scene, saved->drop); /* the same masks */
+    const clv_attn_saved kept = core_restore(cx, a, &core, saved->core);
     clv_tensor xf;
 
-    clv_pending f = clv_tp_gather_begin(cx, cx->temp, &xf, saved->x); /* f again, hidden        */
+    clv_pending f = clv_tp_gather_begin(cx, cx->temp, &xf, saved->x); /* f again ...            */
     clv_linear_dgrad(cx, d_o, dyf, &a->proj);                         /* do = dy O_i            */
-    clv_linear_wgrad(cx, &a->proj, dyf, saved->core.o);               /* dO_i += dy^T o         */
-    clv_attention_backward(cx, du, d_o, &saved->core, &core);         /* dq, dk, dv             */
+    clv_linear_wgrad(cx, &a->proj, dyf, kept.o);                      /* dO_i += dy^T o         */
+    clv_attention_backward(cx, du, d_o, &kept, &core);                /* dq, dk, dv             */
     position_backward(cx, du, a, scene, saved);                       /* rope*, norm*           */
     clv_linear_dgrad(cx, dxf, du, &a->qkv);                           /* dxf = [dq dk dv] W_i   */
     clv_pending_end(&f);                                              /* ... hidden             */

@@ -20,6 +20,7 @@ void clv_gpt_create(clv_gpt *model, const clv_config *config, const clv_model_op
                      .mesh = mesh,
                      .edge = model->edge,
                      .vocab_divisor = options->vocab_divisor,
+                     .recompute = options->recompute.modules,
                      .weights = weights,
                      .grads = grads};
     if (options->has_embedding)
@@ -27,7 +28,7 @@ void clv_gpt_create(clv_gpt *model, const clv_config *config, const clv_model_op
     for (int64_t i = 0; i < options->layers; i++)
         model->blocks[i] = clv_block_create(&b, options->first_layer + i);
     if (options->has_head) {
-        model->head = clv_head_create(&b, config->tied ? &model->embedding : NULL);
+        model->head = clv_head_create(&b, options->has_embedding ? &model->embedding : NULL);
         model->head.smoothing = (float)options->label_smoothing;
     }
     if (config->position == CLV_POS_ROPE) {
@@ -105,6 +106,10 @@ void clv_gpt_saved_destroy(clv_gpt_saved *saved)
     *saved = (clv_gpt_saved){0};
 }
 
+typedef struct clv_range { /* layers first .. last - 1 of the stage */
+    int64_t first, last;
+} clv_range;
+
 static clv_scene scene_create(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch, clv_arena *arena)
 {
     const int64_t s = batch->tokens.dim[0], b = batch->tokens.dim[1];
@@ -125,43 +130,107 @@ static clv_tensor edge_new(const clv_ctx *cx, const clv_gpt *model, clv_arena *a
     return clv_new(arena, model->edge, batch->tokens.dim[0] / parts, batch->tokens.dim[1], model->config.hidden);
 }
 
-/* Evaluation keeps one layer's activations at a time: the layer's input and output swap places in two buffers. */
-static clv_tensor layers_evaluate(clv_ctx *cx, const clv_gpt *model, const clv_scene *scene, clv_tensor x)
+/* Layers first .. last - 1 with nothing kept but y: a layer's input and output swap places in two buffers. */
+static void layers_pass(clv_ctx *cx, const clv_gpt *model, const clv_scene *scene, clv_tensor y, clv_tensor x,
+                        const clv_range range)
 {
-    clv_tensor other = edge_new(cx, model, cx->temp, scene->batch);
+    const size_t mark = clv_arena_mark(cx->temp);
+    clv_tensor swap[2] = {edge_new(cx, model, cx->temp, scene->batch), edge_new(cx, model, cx->temp, scene->batch)};
     clv_ctx once = *cx;
     once.save = cx->temp;
-    for (int64_t i = 0; i < model->options.layers; i++) {
-        const size_t mark = clv_arena_mark(cx->temp);
+    for (int64_t i = range.first; i < range.last; i++) {
+        const size_t layer = clv_arena_mark(cx->temp);
+        clv_tensor out = i + 1 == range.last ? y : swap[i & 1];
         clv_block_saved unused;
-        clv_block_forward(&once, other, x, &model->blocks[i], scene, &unused);
-        const clv_tensor swap = x;
-        x = other;
-        other = swap;
-        clv_arena_release(cx->temp, mark);
+        clv_block_forward(&once, out, x, &model->blocks[i], scene, &unused);
+        x = out;
+        clv_arena_release(cx->temp, layer);
+    }
+    if (range.first == range.last)
+        clv_copy(cx, y, x);
+    clv_arena_release(cx->temp, mark);
+}
+
+/* The layers from i on that are treated alike: one that is kept, or a group that is computed again from its input. */
+static clv_range group_at(const clv_gpt *model, int64_t i, bool *again)
+{
+    const clv_recompute *r = &model->options.recompute;
+    *again = r->method == CLV_RECOMPUTE_UNIFORM || (r->method == CLV_RECOMPUTE_BLOCK && i < r->layers);
+    const int64_t step = r->method == CLV_RECOMPUTE_UNIFORM ? r->layers : 1;
+    const int64_t first = i / step * step;
+    return (clv_range){first, CLV_MIN(first + step, model->options.layers)};
+}
+
+static clv_tensor layers_forward(clv_ctx *cx, const clv_gpt *model, const clv_scene *scene, clv_tensor x,
+                                 clv_block_saved *saved)
+{
+    bool again;
+    for (clv_range group = {0, 0}; group.last < model->options.layers;) {
+        group = group_at(model, group.last, &again);
+        clv_tensor y = edge_new(cx, model, cx->save, scene->batch);
+        if (again) {
+            layers_pass(cx, model, scene, y, x, group);
+            saved[group.first].x = x; /* all that is kept of the group */
+        } else {
+            clv_block_forward(cx, y, x, &model->blocks[group.first], scene, &saved[group.first]);
+        }
+        x = y;
     }
     return x;
+}
+
+/* The forward of a group again, this time kept until its backward: the arenas swap. */
+static void group_again(clv_ctx *cx, const clv_gpt *model, const clv_scene *scene, clv_block_saved *saved,
+                        clv_range group)
+{
+    clv_ctx once = *cx;
+    once.save = cx->temp;
+    clv_tensor x = saved[group.first].x;
+    for (int64_t i = group.first; i < group.last; i++) {
+        clv_tensor y = edge_new(cx, model, cx->temp, scene->batch);
+        clv_block_forward(&once, y, x, &model->blocks[i], scene, &saved[i]);
+        x = y;
+    }
+}
+
+static void layers_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dx, const clv_gpt_saved *saved)
+{
+    bool again;
+    for (int64_t last = model->options.layers; last > 0;) {
+        const size_t mark = clv_arena_mark(cx->temp);
+        const clv_range group = group_at(model, last - 1, &again);
+        if (again)
+            group_again(cx, model, &saved->scene, saved->blocks, group);
+        for (int64_t i = group.last - 1; i >= group.first; i--)
+            clv_block_backward(cx, dx, &model->blocks[i], &saved->scene, &saved->blocks[i]);
+        last = group.first;
+        clv_arena_release(cx->temp, mark);
+    }
+}
+
+/* Embedding and layers: what goes into the head, or to the next stage. */
+static clv_tensor body_forward(clv_ctx *cx, const clv_gpt *model, const clv_scene *scene, clv_tensor x,
+                               clv_gpt_saved *saved)
+{
+    clv_arena *keep = saved != NULL ? cx->save : cx->temp;
+    if (model->options.has_embedding) {
+        x = edge_new(cx, model, keep, scene->batch);
+        clv_embedding_forward(cx, x, &model->embedding, scene);
+    }
+    if (saved != NULL)
+        return layers_forward(cx, model, scene, x, saved->blocks);
+    clv_tensor y = edge_new(cx, model, cx->temp, scene->batch);
+    layers_pass(cx, model, scene, y, x, (clv_range){0, model->options.layers});
+    return y;
 }
 
 clv_tensor clv_gpt_forward(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch, clv_tensor x, clv_losses losses,
                            clv_gpt_saved *saved)
 {
-    clv_arena *keep = saved != NULL ? cx->save : cx->temp;
-    const clv_scene scene = scene_create(cx, model, batch, keep);
-    if (model->options.has_embedding) {
-        x = edge_new(cx, model, keep, batch);
-        clv_embedding_forward(cx, x, &model->embedding, &scene);
-    }
-    if (saved == NULL) {
-        x = layers_evaluate(cx, model, &scene, x);
-    } else {
+    const clv_scene scene = scene_create(cx, model, batch, saved != NULL ? cx->save : cx->temp);
+    if (saved != NULL)
         saved->scene = scene;
-        for (int64_t i = 0; i < model->options.layers; i++) {
-            clv_tensor y = edge_new(cx, model, keep, batch);
-            clv_block_forward(cx, y, x, &model->blocks[i], &scene, &saved->blocks[i]);
-            x = y;
-        }
-    }
+    x = body_forward(cx, model, &scene, x, saved);
     if (!model->options.has_head)
         return x;
     clv_head_forward(cx, x, &model->head, &scene, losses, saved != NULL ? &saved->head : NULL);
@@ -176,20 +245,19 @@ clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, co
         dx = edge_new(cx, model, cx->temp, batch);
         clv_head_backward(cx, dx, &model->head, &saved->head);
     }
-    for (int64_t i = model->options.layers - 1; i >= 0; i--)
-        clv_block_backward(cx, dx, &model->blocks[i], &saved->scene, &saved->blocks[i]);
+    layers_backward(cx, model, dx, saved);
     if (!model->options.has_embedding)
         return dx;
     clv_embedding_backward(cx, dx, &model->embedding, &saved->scene);
     return (clv_tensor){0};
 }
 
-clv_tensor clv_gpt_logits(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch)
+clv_tensor clv_gpt_logits(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch, clv_tensor x)
 {
     const clv_scene scene = scene_create(cx, model, batch, cx->temp);
-    clv_tensor x = edge_new(cx, model, cx->temp, batch);
-    clv_embedding_forward(cx, x, &model->embedding, &scene);
-    x = layers_evaluate(cx, model, &scene, x);
+    x = body_forward(cx, model, &scene, x, NULL);
+    if (!model->options.has_head)
+        return x;
     clv_tensor logits =
         clv_tensor_typed(cx->temp, CLV_F32, 2, (int64_t[]){clv_numel(batch->tokens), model->head.output.l.w.dim[0]});
     logits.place = CLV_SL;

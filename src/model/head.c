@@ -11,11 +11,17 @@
 
 enum { CHUNK_BYTES = 64 << 20 }; /* of logits: large enough that W is read few times, small beside the weights */
 
-clv_head clv_head_create(clv_builder *b, const clv_embedding *tied_to)
+clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding)
 {
     const unsigned edge_sum = b->edge == CLV_S0 ? CLV_TP : 0;
     clv_head head = {.norm = clv_builder_norm(b, "", "decoder.final_layernorm", b->config->hidden, edge_sum)};
-    head.output = tied_to != NULL ? tied_to->word : clv_vocab_create(b, "output_layer.weight");
+    const bool tied = b->config->tied;
+    if (tied && embedding != NULL) {
+        head.output = embedding->word;
+        return head;
+    }
+    head.output = clv_vocab_create(b, tied ? "embedding.word_embeddings.weight" : "output_layer.weight");
+    b->params[b->count - 1].tied = b->params[b->count - 1].copy = tied; /* drawn by name: equal to the first stage's */
     return head;
 }
 

@@ -6,6 +6,25 @@
 
 #include "parallel/parallel.h"
 
+/* ---- what is not kept for the backward but computed again (Megatron's selective modules, and whole layers)
+ * ------------ */
+enum clv_recompute_modules {
+    CLV_RECOMPUTE_CORE_ATTN = 1, /* attention's output and log-sum-exp */
+    CLV_RECOMPUTE_LAYERNORM = 2, /* outputs of the norms */
+    CLV_RECOMPUTE_MLP_ACT = 4,   /* output of the activation */
+    CLV_RECOMPUTE_MLP = 8        /* both products' inputs inside the MLP */
+};
+typedef enum clv_recompute_method {
+    CLV_RECOMPUTE_NONE,
+    CLV_RECOMPUTE_UNIFORM, /* all layers, in groups of `layers`; a group keeps its input */
+    CLV_RECOMPUTE_BLOCK    /* the first `layers` of the stage, one by one */
+} clv_recompute_method;
+typedef struct clv_recompute {
+    unsigned modules;
+    clv_recompute_method method;
+    int64_t layers;
+} clv_recompute;
+
 /* ---- param.c: modules are built from records
  * ---------------------------------------------------------------------------------- */
 typedef struct clv_builder { /* what set-up of a model runs in */
@@ -13,6 +32,7 @@ typedef struct clv_builder { /* what set-up of a model runs in */
     const clv_mesh *mesh;
     clv_place edge;             /* R, or S0 with sequence parallelism */
     int64_t vocab_divisor;      /* --make-vocab-size-divisible-by */
+    unsigned recompute;         /* modules */
     clv_arena *weights, *grads; /* persistent */
     clv_param *params;          /* grows; in order of the forward */
     size_t count;
@@ -61,8 +81,9 @@ typedef struct clv_mlp {
     clv_tensor bias, dbias; /* of the row linear: added once, after g, by the block */
     clv_act act;
     int64_t ffn; /* f / t */
+    unsigned recompute;
 } clv_mlp;
-typedef struct clv_mlp_saved {
+typedef struct clv_mlp_saved { /* ndim 0: computed again */
     clv_tensor x, u, v;
 } clv_mlp_saved;
 clv_mlp clv_mlp_create(clv_builder *b, const char *prefix);
@@ -80,6 +101,7 @@ typedef struct clv_self_attention {
     double dropout;
     int64_t layer; /* global number, from 0 */
     bool windowed;
+    unsigned recompute;
 } clv_self_attention;
 typedef struct clv_self_attention_saved {
     clv_tensor x, u; /* input; q, k, v before their norms (ndim 0 without) */
@@ -105,6 +127,7 @@ typedef struct clv_block {
     clv_mlp mlp;
     double dropout;
     int64_t layer;
+    unsigned recompute;
 } clv_block;
 typedef struct clv_block_saved {
     clv_tensor x, x1, stat1, stat2;
@@ -144,7 +167,8 @@ typedef struct clv_losses { /* f64 [1] each: sums of weight x loss, weight x nll
 typedef struct clv_head_saved {
     clv_tensor x, stat, dxf; /* dxf P [s, b, h]: gradient of f(norm(x)), made in the forward */
 } clv_head_saved;
-clv_head clv_head_create(clv_builder *b, const clv_embedding *tied_to);
+/* embedding: this stage's, NULL when it is on another. A tied head uses its matrix, or holds a copy of its own. */
+clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding);
 /* With saved (training) the gradients of the output matrix are added and dxf is made; without, only losses. */
 void clv_head_forward(clv_ctx *cx, clv_tensor x, const clv_head *head, const clv_scene *scene, clv_losses losses,
                       clv_head_saved *saved);
@@ -160,6 +184,7 @@ typedef struct clv_model_options {
     double label_smoothing;
     int64_t first_layer, layers; /* of this stage */
     bool has_embedding, has_head;
+    clv_recompute recompute;
 } clv_model_options;
 
 typedef struct clv_gpt {
@@ -198,8 +223,9 @@ clv_tensor clv_gpt_forward(clv_ctx *cx, const clv_gpt *model, const clv_batch *b
  */
 clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved);
 
-/* Forward only: logits f32 [s b, v] SL of every token, in cx->temp. A model with both ends. Collective: tp. */
-clv_tensor clv_gpt_logits(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch);
+/* Forward only: logits f32 [s b, v] SL of every token on the last stage, what goes to the next on the others; in
+ * cx->temp. x as for clv_gpt_forward. Collective: tp. */
+clv_tensor clv_gpt_logits(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch, clv_tensor x);
 
 /* ---- check.c ---- */
 /* Every size against the layout, before anything is allocated; each refusal names the values and the nearest valid. */

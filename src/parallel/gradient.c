@@ -86,6 +86,17 @@ static void sum_group(clv_ctx *cx, const clv_group *group)
     sum_packed(cx, comm, list, listed);
 }
 
+/* With a pipeline the tied matrix lies on both end stages: one gave the gradient of the lookup, one that of the logits.
+ */
+static void sum_tied(clv_ctx *cx, const clv_param *params, size_t count)
+{
+    clv_comm *ends = clv_mesh_ends(cx->mesh);
+    for (size_t i = 0; ends != NULL && i < count; i++)
+        if (params[i].tied)
+            clv_all_reduce(ends, params[i].dw.data, params[i].dw.data, (size_t)clv_numel(params[i].dw), CLV_F32,
+                           CLV_SUM);
+}
+
 void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more)
 {
     for (unsigned axes = 1; axes <= CLV_WORLD; axes++) { /* the same order of groups on every rank */
@@ -93,6 +104,7 @@ void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsign
         if (clv_mesh_size(cx->mesh, axes) > 1)
             sum_group(cx, &group);
     }
+    sum_tied(cx, params, count);
 }
 
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)
@@ -101,7 +113,7 @@ double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)
     clv_tensor sum = clv_new_as(cx->temp, CLV_F64, 1);
     clv_zero(cx, sum);
     for (size_t i = 0; i < count; i++)
-        if (clv_param_is_first(cx->mesh, &params[i], CLV_TP)) /* each logical element once */
+        if (!params[i].copy && clv_param_is_first(cx->mesh, &params[i], CLV_TP)) /* each logical element once */
             clv_sum_squares(cx, sum, params[i].dw);
     clv_comm *model = clv_mesh_comm(cx->mesh, CLV_TP | CLV_PP);
     clv_all_reduce(model, sum.data, sum.data, 1, CLV_F64, CLV_SUM);

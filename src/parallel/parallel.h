@@ -116,7 +116,9 @@ typedef struct clv_param {
     unsigned sum_axes;   /* mesh axes over which dw is still a partial sum after backward (before dp and cp) */
     clv_init init;
     double init_std;
-    bool decay, tied; /* weight decay applies; the matrix serves both ends */
+    bool decay; /* weight decay applies */
+    bool tied;  /* the matrix serves embedding and output */
+    bool copy;  /* the last stage's copy of a tied matrix: same values, not counted again */
 } clv_param;
 
 /* The part of the whole tensor that this rank holds: elements first .. first + count - 1 of each dim, padding left out
@@ -130,8 +132,8 @@ bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
 
 /* ---- gradient.c: finishing the gradients of a step
  * ---------------------------------------------------------------------------------------- */
-/* Sum every dw over its sum_axes and over `more` (dp, cp); small ones are packed into one message a group. Collective:
- * those axes. */
+/* Sum every dw over its sum_axes and over `more` (dp, cp), the two copies of a tied matrix over the end stages; small
+ * ones are packed into one message a group. Collective: those axes. */
 void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more);
 /* sum over all logical elements, each once, of dw^2, in double; equal bits on every rank. Collective: world. */
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count);
