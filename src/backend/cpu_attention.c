@@ -186,8 +186,8 @@ void CPU(attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tenso
     }
     const int64_t tiles = CLV_CEIL_DIV(at.sq, CPU_TILE), jobs = at.batches * a->q.count * tiles;
     const size_t mark = clv_arena_mark(cx->temp);
-    const size_t bytes = clv_scratch_attention(a->q.dim), each = bytes / (size_t)clv_backend_threads();
-    char *scratch = clv_arena_push(cx->temp, bytes);
+    const size_t each = clv_attention_tiles(a->q.dim);
+    char *scratch = clv_arena_push(cx->temp, clv_scratch_attention(q, a));
 #pragma omp parallel for schedule(dynamic) if (jobs > 1 && at.sq * at.sk > 4096)
     for (int64_t job = 0; job < jobs; job++) {
         /* the heads of a group meet the same keys one after the other; long rows of causal attention come first */

@@ -170,9 +170,9 @@ void CPU(attention_backward)(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, cons
     b.units = plan.units;
     b.parts = plan.parts;
     const size_t mark = clv_arena_mark(cx->temp);
-    const size_t bytes = clv_scratch_attention(a->q.dim), each = bytes / (size_t)clv_backend_threads();
-    char *scratch = clv_arena_push(cx->temp, bytes);
-    float *buffers = clv_arena_push(cx->temp, plan.buffer * (size_t)plan.buffers);
+    const size_t each = clv_attention_tiles(a->q.dim);
+    char *scratch = clv_arena_push(cx->temp, clv_scratch_attention_backward(saved->qkv, a));
+    float *buffers = (float *)(scratch + (size_t)clv_backend_threads() * each);
 #pragma omp parallel if (b.at.sq * b.at.sk > 4096)
     {
         const int64_t me = omp_get_thread_num();

@@ -73,8 +73,6 @@ static inline cpu_view cpu_columns_of(float *at, int64_t row)
     return (cpu_view){at, 1, row};
 }
 
-enum { CPU_FEW = 4 }; /* queries up to which a tile would be nearly empty */
-
 /* cpu_attention_few.c: the forward for at most CPU_FEW queries. */
 void CPU(attention_few)(clv_tensor o, clv_tensor lse, const cpu_attn *at);
 
