@@ -58,8 +58,8 @@ static void hide_by_mask(float *s, const cpu_attn *at, const cpu_queries *qs, in
 void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, float *const k_and_qt[2])
 {
     const cpu_size size = {CPU_TILE, CPU_TILE, at->width};
-    CPU(tile_product)
-    (cpu_rows_of(s, CPU_TILE), cpu_rows_of(k_and_qt[0], at->width), cpu_rows_of(k_and_qt[1], CPU_TILE), size, false);
+    const cpu_view k = cpu_rows_of(k_and_qt[0], at->width), qt = cpu_rows_of(k_and_qt[1], CPU_TILE);
+    CPU(tile_product)(cpu_rows_of(s, CPU_TILE), k, qt, size, false);
     if (key < qs->all_lo || key + CPU_TILE > qs->all_hi)
         hide_by_range(s, qs, key);
     if (at->a->mask.ndim > 0)

@@ -103,13 +103,13 @@ static void back_tile(const backward *b, const cpu_queries *qs, tiles *t, float 
         cpu_tile_load(t->k, width, keys, at->sk - key, d, 1.0f);
         cpu_tile_load(t->v, width, values, at->sk - key, d, 1.0f);
         const cpu_view p = cpu_rows_of(t->p, CPU_TILE), ds = cpu_rows_of(t->ds, CPU_TILE);
+        const cpu_view ds_t = cpu_columns_of(t->ds, CPU_TILE);
         CPU(scores)(t->p, at, qs, key, k_and_qt);
         CPU(tile_product)(ds, cpu_rows_of(t->v, width), cpu_rows_of(t->dt, CPU_TILE), square, false);
         probabilities(b, qs, key, t);
         CPU(tile_product)(cpu_rows_of(dv + key * width, width), p, cpu_rows_of(t->d, width), flat, true);
         CPU(tile_product)(cpu_rows_of(dk + key * width, width), ds, cpu_rows_of(t->q, width), flat, true);
-        CPU(tile_product)
-        (cpu_rows_of(t->dq, width), cpu_columns_of(t->ds, CPU_TILE), cpu_rows_of(t->k, width), flat, true);
+        CPU(tile_product)(cpu_rows_of(t->dq, width), ds_t, cpu_rows_of(t->k, width), flat, true);
     }
 }
 
