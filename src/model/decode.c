@@ -45,8 +45,7 @@ static void place_rows(clv_ctx *cx, clv_tensor pos, clv_tensor range, const int3
 }
 
 /* x' = x + attention(norm1(x)) + bias;  y = x' + mlp(norm2(x')) + bias, in place. */
-static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, const clv_scene *scene, clv_tensor cache,
-                         int64_t at)
+static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, const clv_scene *scene, clv_past past)
 {
     const size_t mark = clv_arena_mark(cx->temp);
     clv_ctx once = *cx;
@@ -58,7 +57,7 @@ static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, cons
     clv_mlp_saved unused;
 
     clv_norm_forward(cx, n, stat, x, &block->norm1);
-    clv_self_attention_cached(cx, z, n, &block->attention, scene, cache, at);
+    clv_self_attention_cached(cx, z, n, &block->attention, scene, past);
     clv_residual_forward(cx, x, x, z, block->attention.bias, &none);
     clv_norm_forward(cx, n, stat, x, &block->norm2);
     clv_mlp_forward(&once, z, n, &block->mlp, &unused);
@@ -99,7 +98,7 @@ void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_ten
     clv_tensor x = clv_new(cx->temp, CLV_R, sq, b, model->config.hidden);
     clv_embedding_forward(cx, x, &model->embedding, &scene);
     for (int64_t i = 0; i < model->options.layers; i++)
-        block_cached(cx, x, &model->blocks[i], &scene, cache->layer[i], cache->used);
+        block_cached(cx, x, &model->blocks[i], &scene, (clv_past){cache->layer[i], cache->used});
     clv_head_logits(cx, logits, clv_slice(x, sq - 1, 1), &model->head);
     cache->used += sq;
     clv_arena_release(cx->temp, mark);
