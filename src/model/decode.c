@@ -65,15 +65,6 @@ static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, cons
     clv_arena_release(cx->temp, mark);
 }
 
-/* Positions that the sequence with the most of them has used when `rows` rows are filled. */
-static int64_t longest(const int32_t *start, int64_t b, int64_t rows)
-{
-    int64_t most = 0;
-    for (int64_t j = 0; j < b; j++)
-        most = CLV_MAX(most, rows - start[j]);
-    return most;
-}
-
 void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_tensor tokens, const int32_t *start,
                     clv_tensor logits)
 {
@@ -82,10 +73,6 @@ void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_ten
     CLV_CHECK(model->edge == CLV_R, "decoding needs replicated edges");
     CLV_CHECK(cache->used + sq <= cache->rows, "cache of %lld rows: %lld used, %lld more", (long long)cache->rows,
               (long long)cache->used, (long long)sq);
-    CLV_CHECK(model->config.position == CLV_POS_NONE ||
-                  longest(start, b, cache->used + sq) <= model->config.max_positions,
-              "a sequence of %lld rows, the model has %lld positions", (long long)longest(start, b, cache->used + sq),
-              (long long)model->config.max_positions);
     clv_batch batch = {.tokens = tokens, .pos = clv_new_as(cx->temp, CLV_I32, sq, b)};
     clv_scene scene = {.batch = &batch,
                        .range = clv_new_as(cx->temp, CLV_I32, sq, b, 2),
