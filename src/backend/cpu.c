@@ -101,10 +101,14 @@ size_t clv_scratch_norm(int64_t columns)
     return (size_t)clv_backend_threads() * 2 * (size_t)columns * sizeof(float);
 }
 
-size_t clv_scratch_attention(int64_t dim)
+size_t clv_attention_tiles(int64_t dim)
 {
-    const int64_t floats = 7 * CPU_TILE * cpu_head_width(dim) + 3 * CPU_TILE * CPU_TILE;
-    return (size_t)clv_backend_threads() * (size_t)floats * sizeof(float);
+    return (size_t)(7 * CPU_TILE * cpu_head_width(dim) + 3 * CPU_TILE * CPU_TILE) * sizeof(float);
+}
+
+size_t clv_scratch_attention(clv_tensor q, const clv_attn *a)
+{
+    return q.dim[0] > CPU_FEW ? (size_t)clv_backend_threads() * clv_attention_tiles(a->q.dim) : 0;
 }
 
 /* With at least as many units as threads a buffer serves a thread, else the units are cut until all threads work. */
@@ -123,5 +127,5 @@ clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a)
 size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a)
 {
     const clv_attn_plan plan = clv_attention_plan(qkv, a);
-    return clv_scratch_attention(a->q.dim) + plan.buffer * (size_t)plan.buffers + CLV_ARENA_ALIGN;
+    return (size_t)clv_backend_threads() * clv_attention_tiles(a->q.dim) + plan.buffer * (size_t)plan.buffers;
 }

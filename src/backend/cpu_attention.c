@@ -55,11 +55,10 @@ static void hide_by_mask(float *s, const cpu_attn *at, const cpu_queries *qs, in
     }
 }
 
-void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, float *const k_and_qt[2])
+void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, cpu_view k, float *qt)
 {
     const cpu_size size = {CPU_TILE, CPU_TILE, at->width};
-    CPU(tile_product)
-    (cpu_rows_of(s, CPU_TILE), cpu_rows_of(k_and_qt[0], at->width), cpu_rows_of(k_and_qt[1], CPU_TILE), size, false);
+    CPU(tile_product)(cpu_rows_of(s, CPU_TILE), k, cpu_rows_of(qt, CPU_TILE), size, false);
     if (key < qs->all_lo || key + CPU_TILE > qs->all_hi)
         hide_by_range(s, qs, key);
     if (at->a->mask.ndim > 0)
@@ -120,6 +119,8 @@ static void scale_rows(float *o, const float *factor, int64_t width)
 {
     for (int64_t i = 0; i < CPU_TILE; i++) {
         const float f = factor[i];
+        if (f == 1.0f) /* no new maximum: most rows of later tiles */
+            continue;
         CPU_SIMD
         for (int64_t j = 0; j < width; j++)
             o[i * width + j] *= f;
@@ -148,7 +149,6 @@ static void attend(const outputs *out, const cpu_attn *at, const cpu_queries *qs
 {
     const int64_t width = at->width, tile = CPU_TILE * width, d = at->a->q.dim, kv_head = qs->head / at->group;
     float *qt = scratch, *k = qt + tile, *v = k + tile, *o = v + tile, *p = o + tile, *factor = p + CPU_TILE * CPU_TILE;
-    float *const k_and_qt[2] = {k, qt};
     running run = {{0}, {0}, {0}};
     for (int i = 0; i < CPU_TILE; i++)
         run.max[i] = -INFINITY;
@@ -159,9 +159,8 @@ static void attend(const outputs *out, const cpu_attn *at, const cpu_queries *qs
     for (int64_t key = qs->from; key < qs->to; key += CPU_TILE) {
         const cpu_view keys = {cpu_head(at->kv, at->a->k, key, qs->batch, kv_head), cpu_head_step(at->kv), 1};
         const cpu_view values = {cpu_head(at->kv, at->a->v, key, qs->batch, kv_head), keys.row, 1};
-        cpu_tile_load(k, width, keys, at->sk - key, d, 1.0f);
         cpu_tile_load(v, width, values, at->sk - key, d, 1.0f);
-        CPU(scores)(p, at, qs, key, k_and_qt);
+        CPU(scores)(p, at, qs, key, cpu_tile_rows(k, width, keys, at->sk - key, d), qt);
         softmax_step(p, &run);
         scale_rows(o, run.shrink, width);
         if (cpu_drops(&at->a->drop)) {
@@ -186,8 +185,8 @@ void CPU(attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tenso
     }
     const int64_t tiles = CLV_CEIL_DIV(at.sq, CPU_TILE), jobs = at.batches * a->q.count * tiles;
     const size_t mark = clv_arena_mark(cx->temp);
-    const size_t bytes = clv_scratch_attention(a->q.dim), each = bytes / (size_t)clv_backend_threads();
-    char *scratch = clv_arena_push(cx->temp, bytes);
+    const size_t each = clv_attention_tiles(a->q.dim);
+    char *scratch = clv_arena_push(cx->temp, clv_scratch_attention(q, a));
 #pragma omp parallel for schedule(dynamic) if (jobs > 1 && at.sq * at.sk > 4096)
     for (int64_t job = 0; job < jobs; job++) {
         /* the heads of a group meet the same keys one after the other; long rows of causal attention come first */

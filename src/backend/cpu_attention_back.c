@@ -96,20 +96,19 @@ static void back_tile(const backward *b, const cpu_queries *qs, tiles *t, float 
     const cpu_attn *at = &b->at;
     const int64_t width = at->width, d = at->a->q.dim, kv_head = qs->head / at->group;
     const cpu_size square = {CPU_TILE, CPU_TILE, width}, flat = {CPU_TILE, width, CPU_TILE};
-    float *const k_and_qt[2] = {t->k, t->qt};
     for (int64_t key = qs->from; key < qs->to; key += CPU_TILE) {
         const cpu_view keys = {cpu_head(at->kv, at->a->k, key, qs->batch, kv_head), cpu_head_step(at->kv), 1};
         const cpu_view values = {cpu_head(at->kv, at->a->v, key, qs->batch, kv_head), keys.row, 1};
         cpu_tile_load(t->k, width, keys, at->sk - key, d, 1.0f);
-        cpu_tile_load(t->v, width, values, at->sk - key, d, 1.0f);
+        const cpu_view v = cpu_tile_rows(t->v, width, values, at->sk - key, d);
         const cpu_view p = cpu_rows_of(t->p, CPU_TILE), ds = cpu_rows_of(t->ds, CPU_TILE);
-        CPU(scores)(t->p, at, qs, key, k_and_qt);
-        CPU(tile_product)(ds, cpu_rows_of(t->v, width), cpu_rows_of(t->dt, CPU_TILE), square, false);
+        const cpu_view ds_t = cpu_columns_of(t->ds, CPU_TILE);
+        CPU(scores)(t->p, at, qs, key, cpu_rows_of(t->k, width), t->qt);
+        CPU(tile_product)(ds, v, cpu_rows_of(t->dt, CPU_TILE), square, false);
         probabilities(b, qs, key, t);
         CPU(tile_product)(cpu_rows_of(dv + key * width, width), p, cpu_rows_of(t->d, width), flat, true);
         CPU(tile_product)(cpu_rows_of(dk + key * width, width), ds, cpu_rows_of(t->q, width), flat, true);
-        CPU(tile_product)
-        (cpu_rows_of(t->dq, width), cpu_columns_of(t->ds, CPU_TILE), cpu_rows_of(t->k, width), flat, true);
+        CPU(tile_product)(cpu_rows_of(t->dq, width), ds_t, cpu_rows_of(t->k, width), flat, true);
     }
 }
 
@@ -170,9 +169,9 @@ void CPU(attention_backward)(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, cons
     b.units = plan.units;
     b.parts = plan.parts;
     const size_t mark = clv_arena_mark(cx->temp);
-    const size_t bytes = clv_scratch_attention(a->q.dim), each = bytes / (size_t)clv_backend_threads();
-    char *scratch = clv_arena_push(cx->temp, bytes);
-    float *buffers = clv_arena_push(cx->temp, plan.buffer * (size_t)plan.buffers);
+    const size_t each = clv_attention_tiles(a->q.dim);
+    char *scratch = clv_arena_push(cx->temp, clv_scratch_attention_backward(saved->qkv, a));
+    float *buffers = (float *)(scratch + (size_t)clv_backend_threads() * each);
 #pragma omp parallel if (b.at.sq * b.at.sk > 4096)
     {
         const int64_t me = omp_get_thread_num();

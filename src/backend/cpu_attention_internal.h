@@ -63,6 +63,15 @@ static inline void cpu_tile_transpose(float *to, const float *tile, int64_t widt
             cpu_transpose4(to + j * CPU_TILE + i, CPU_TILE, tile + i * width + j, width);
 }
 
+/* The same for an operand that is read along its rows, so that it may stay where it is if nothing needs padding. */
+static inline cpu_view cpu_tile_rows(float *tile, int64_t width, cpu_view from, int64_t count, int64_t d)
+{
+    if (count >= CPU_TILE && d == width)
+        return from;
+    cpu_tile_load(tile, width, from, count, d, 1.0f);
+    return (cpu_view){tile, width, 1};
+}
+
 static inline cpu_view cpu_rows_of(float *at, int64_t row)
 {
     return (cpu_view){at, row, 1};
@@ -73,14 +82,12 @@ static inline cpu_view cpu_columns_of(float *at, int64_t row)
     return (cpu_view){at, 1, row};
 }
 
-enum { CPU_FEW = 4 }; /* queries up to which a tile would be nearly empty */
-
 /* cpu_attention_few.c: the forward for at most CPU_FEW queries. */
 void CPU(attention_few)(clv_tensor o, clv_tensor lse, const cpu_attn *at);
 
 cpu_queries CPU(queries)(const cpu_attn *at, int64_t batch, int64_t head, int64_t first);
 /* s[CPU_TILE keys][CPU_TILE queries] of the keys from `key` on; -inf where a query does not see. */
-void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, float *const k_and_qt[2]);
+void CPU(scores)(float *s, const cpu_attn *at, const cpu_queries *qs, int64_t key, cpu_view k, float *qt);
 /* factor[keys][queries]: what dropout multiplies the probabilities of the tile by. */
 void CPU(tile_keep)(float *factor, const cpu_attn *at, const cpu_queries *qs, int64_t key);
 

@@ -36,7 +36,8 @@ enum { CPU_VEC = 4, CPU_MR = 4 };
 enum {
     CPU_SERIAL = 1 << 14, /* elements below which one thread is faster than a team */
     CPU_LINE = 16,        /* floats of a cache line, the unit in which columns are dealt to threads */
-    CPU_TILE = 64         /* queries, and keys, of a tile of attention */
+    CPU_TILE = 64,        /* queries, and keys, of a tile of attention */
+    CPU_FEW = 4           /* queries up to which a tile would be nearly empty */
 };
 
 typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), aligned(4), may_alias));
@@ -142,6 +143,7 @@ typedef struct clv_attn_plan {
 } clv_attn_plan;
 
 clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a);
+size_t clv_attention_tiles(int64_t dim); /* bytes of a thread's tiles */
 
 /* ---- cpu_tile.c: products of small matrices in the cache ------------------------------------------------------- */
 

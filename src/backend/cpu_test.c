@@ -6,24 +6,32 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "op/backend.h"
+#include "backend/cpu_internal.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+typedef void product(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
 extern const clv_backend clv_cpu_backend_base;
+product clv_cpu_product_base;
 #if defined(__x86_64__)
 extern const clv_backend clv_cpu_backend_avx2, clv_cpu_backend_avx512;
+product clv_cpu_product_avx2, clv_cpu_product_avx512;
 #endif
 
 typedef struct fixture {
     clv_arena data, temp;
     clv_ctx cx;
     const clv_backend *tables[3];
+    product *products[3];
     size_t count;
 } fixture;
+
+static void enable(fixture *f, const clv_backend *table, product *multiply)
+{
+    f->tables[f->count] = table;
+    f->products[f->count++] = multiply;
+}
 
 static int setup(void **state)
 {
@@ -31,12 +39,12 @@ static int setup(void **state)
     assert_int_equal(clv_arena_create(&f->data, "data", (size_t)1 << 28).code, CLV_OK);
     assert_int_equal(clv_arena_create(&f->temp, "temp", (size_t)1 << 28).code, CLV_OK);
     f->cx = (clv_ctx){.save = &f->data, .temp = &f->temp};
-    f->tables[f->count++] = &clv_cpu_backend_base;
+    enable(f, &clv_cpu_backend_base, clv_cpu_product_base);
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        f->tables[f->count++] = &clv_cpu_backend_avx2;
+        enable(f, &clv_cpu_backend_avx2, clv_cpu_product_avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        f->tables[f->count++] = &clv_cpu_backend_avx512;
+        enable(f, &clv_cpu_backend_avx512, clv_cpu_product_avx512);
 #endif
     *state = f;
     return 0;
@@ -259,33 +267,47 @@ static void test_conversions(void **state)
 
 /* ---- products -------------------------------------------------------------------------------------------------- */
 
-static void test_gemm(void **state)
+static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size, bool add, bool biased)
 {
-    fixture *f = *state;
+    const int64_t m = size[0], n = size[1], k = size[2];
+    const clv_tensor a = kind == CLV_TN ? filled(f, 1, 1, k, m) : filled(f, 1, 1, m, k);
+    const clv_tensor b = kind == CLV_NT ? filled(f, 2, 1, n, k) : filled(f, 2, 1, k, n);
+    const clv_tensor c = filled(f, 3, 1, m, n), ref = like(f, c),
+                     bias = biased ? filled(f, 4, 1, 1, n) : (clv_tensor){0};
+    clv_backend_ref()->gemm(kind, ref, a, b, bias, add);
+    for (size_t t = 0; t < f->count; t++) {
+        const clv_tensor cpu = like(f, c), own = like(f, c);
+        f->tables[t]->gemm(kind, cpu, a, b, bias, add);
+        assert_close(cpu, ref, 1e-6);
+        if (biased)
+            continue;
+        const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.data, 1, m} : (cpu_view){a.data, k, 1};
+        const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.data, 1, k} : (cpu_view){b.data, n, 1};
+        f->products[t]((cpu_view){own.data, n, 1}, of_a, of_b, (cpu_size){m, n, k}, add);
+        assert_close(own, ref, 1e-6);
+    }
+}
+
+/* Few rows, edges of register tiles, more than one block in each direction, more threads than some sizes divide into.
+ */
+static void test_products(void **state)
+{
     static const int64_t sizes[][3] = {{1, 7, 33},   {1, 64, 5},    {3, 130, 64},   {4, 9, 16},
                                        {17, 31, 29}, {70, 40, 300}, {205, 450, 270}};
-    for (size_t i = 0; i < CLV_COUNT(sizes); i++)
-        for (clv_gemm_kind kind = CLV_NT; kind <= CLV_TN; kind++)
-            for (int way = 0; way < 4; way++) {
-                const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-                const clv_tensor a = kind == CLV_TN ? filled(f, 1, 1, k, m) : filled(f, 1, 1, m, k);
-                const clv_tensor b = kind == CLV_NT ? filled(f, 2, 1, n, k) : filled(f, 2, 1, k, n);
-                const clv_tensor c = filled(f, 3, 1, m, n), none = {0}, bias = filled(f, 4, 1, 1, n);
-                const clv_tensor ref = like(f, c);
-                clv_backend_ref()->gemm(kind, ref, a, b, way & 1 ? bias : none, way & 2);
-                for (size_t t = 0; t < f->count; t++) {
-                    const clv_tensor cpu = like(f, c);
-                    f->tables[t]->gemm(kind, cpu, a, b, way & 1 ? bias : none, way & 2);
-                    assert_close(cpu, ref, 1e-6);
-                }
-            }
+    for (int threads = 1; threads <= 6; threads += 5) {
+        clv_backend_threads_set(threads);
+        for (size_t i = 0; i < CLV_COUNT(sizes); i++)
+            for (clv_gemm_kind kind = CLV_NT; kind <= CLV_TN; kind++)
+                for (int way = 0; way < 4; way++)
+                    compare_products(*state, kind, sizes[i], way & 1, way & 2);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_decode), cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_exp),       cmocka_unit_test(test_conversions),      cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_exp),       cmocka_unit_test(test_conversions),      cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

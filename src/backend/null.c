@@ -53,8 +53,8 @@ static void dropout(clv_tensor y, clv_tensor x, const clv_dropout *drop)
 
 static void attention_forward(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tensor q, clv_tensor kv, const clv_attn *a)
 {
-    (void)o, (void)lse, (void)q, (void)kv;
-    take(cx, clv_scratch_attention(a->q.dim));
+    (void)o, (void)lse, (void)kv;
+    take(cx, clv_scratch_attention(q, a));
 }
 
 static void attention_backward(clv_ctx *cx, clv_tensor dqkv, clv_tensor dout, const clv_attn_saved *saved,

@@ -131,7 +131,8 @@ void clv_text_free(clv_text *text);
 clv_status clv_file_read(const char *path, clv_text *out);
 /* Write through a temporary name, fsync, rename: a reader sees the old or the new file, never half of one. */
 clv_status clv_file_write_atomic(const char *path, const void *data, size_t n);
-clv_status clv_make_dirs(const char *path); /* like mkdir -p */
+clv_status clv_make_dirs(const char *path);   /* like mkdir -p */
+clv_status clv_make_parent(const char *path); /* the folder that the file `path` will lie in */
 bool clv_file_exists(const char *path);
 void clv_path_join(char *out, size_t size, const char *folder, const char *name);
 

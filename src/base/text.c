@@ -129,6 +129,18 @@ clv_status clv_make_dirs(const char *path)
     return clv_ok();
 }
 
+clv_status clv_make_parent(const char *path)
+{
+    char folder[4096];
+    const char *end = strrchr(path, '/');
+    if (end == NULL || end == path)
+        return clv_ok();
+    if ((size_t)(end - path) >= sizeof folder)
+        return clv_fail(CLV_BAD_INPUT, "path too long: %s", path);
+    snprintf(folder, sizeof folder, "%.*s", (int)(end - path), path);
+    return clv_make_dirs(folder);
+}
+
 bool clv_file_exists(const char *path)
 {
     return access(path, F_OK) == 0;

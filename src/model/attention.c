@@ -209,13 +209,13 @@ void clv_self_attention_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, cons
 }
 
 void clv_self_attention_cached(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_self_attention *a,
-                               const clv_scene *scene, clv_tensor cache, int64_t at)
+                               const clv_scene *scene, clv_past past)
 {
     const size_t mark = clv_arena_mark(cx->temp);
     clv_tensor xf = clv_tp_gather(cx, cx->temp, x); /* f */
     const int64_t s = xf.dim[0], b = xf.dim[1], h = xf.dim[2];
-    clv_tensor rows = clv_placed(clv_slice(cache, at, s), CLV_SL); /* where this call's q, k, v are kept */
-    clv_tensor past = clv_placed(clv_slice(cache, 0, at + s), CLV_SL);
+    clv_tensor rows = clv_placed(clv_slice(past.rows, past.at, s), CLV_SL); /* where this call's q, k, v are kept */
+    clv_tensor all = clv_placed(clv_slice(past.rows, 0, past.at + s), CLV_SL);
     clv_tensor o = clv_new(cx->temp, CLV_SL, s, b, a->q.count * a->q.dim);
     clv_tensor lse = clv_new_as(cx->temp, CLV_F32, b, a->q.count, s);
     clv_tensor p = clv_new(cx->temp, CLV_P, s, b, h);
@@ -232,8 +232,8 @@ void clv_self_attention_cached(clv_ctx *cx, clv_tensor y, clv_tensor x, const cl
         clv_linear_forward(cx, rows, xf, &a->qkv);
         position_forward(&once, rows, a, scene, &unused);
     }
-    clv_attention_forward(cx, o, lse, rows, past, &core); /* o = softmax(q K^T / sqrt d) V */
-    clv_linear_forward(cx, p, o, &a->proj);               /* p = o O_i^T                   */
-    clv_tp_reduce(cx, y, p);                              /* y = g(p)                      */
+    clv_attention_forward(cx, o, lse, rows, all, &core); /* o = softmax(q K^T / sqrt d) V */
+    clv_linear_forward(cx, p, o, &a->proj);              /* p = o O_i^T                   */
+    clv_tp_reduce(cx, y, p);                             /* y = g(p)                      */
     clv_arena_release(cx->temp, mark);
 }

@@ -45,8 +45,7 @@ static void place_rows(clv_ctx *cx, clv_tensor pos, clv_tensor range, const int3
 }
 
 /* x' = x + attention(norm1(x)) + bias;  y = x' + mlp(norm2(x')) + bias, in place. */
-static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, const clv_scene *scene, clv_tensor cache,
-                         int64_t at)
+static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, const clv_scene *scene, clv_past past)
 {
     const size_t mark = clv_arena_mark(cx->temp);
     clv_ctx once = *cx;
@@ -58,21 +57,12 @@ static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, cons
     clv_mlp_saved unused;
 
     clv_norm_forward(cx, n, stat, x, &block->norm1);
-    clv_self_attention_cached(cx, z, n, &block->attention, scene, cache, at);
+    clv_self_attention_cached(cx, z, n, &block->attention, scene, past);
     clv_residual_forward(cx, x, x, z, block->attention.bias, &none);
     clv_norm_forward(cx, n, stat, x, &block->norm2);
     clv_mlp_forward(&once, z, n, &block->mlp, &unused);
     clv_residual_forward(cx, x, x, z, block->mlp.bias, &none);
     clv_arena_release(cx->temp, mark);
-}
-
-/* Positions that the sequence with the most of them has used when `rows` rows are filled. */
-static int64_t longest(const int32_t *start, int64_t b, int64_t rows)
-{
-    int64_t most = 0;
-    for (int64_t j = 0; j < b; j++)
-        most = CLV_MAX(most, rows - start[j]);
-    return most;
 }
 
 void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_tensor tokens, const int32_t *start,
@@ -83,10 +73,6 @@ void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_ten
     CLV_CHECK(model->edge == CLV_R, "decoding needs replicated edges");
     CLV_CHECK(cache->used + sq <= cache->rows, "cache of %lld rows: %lld used, %lld more", (long long)cache->rows,
               (long long)cache->used, (long long)sq);
-    CLV_CHECK(model->config.position == CLV_POS_NONE ||
-                  longest(start, b, cache->used + sq) <= model->config.max_positions,
-              "a sequence of %lld rows, the model has %lld positions", (long long)longest(start, b, cache->used + sq),
-              (long long)model->config.max_positions);
     clv_batch batch = {.tokens = tokens, .pos = clv_new_as(cx->temp, CLV_I32, sq, b)};
     clv_scene scene = {.batch = &batch,
                        .range = clv_new_as(cx->temp, CLV_I32, sq, b, 2),
@@ -99,7 +85,7 @@ void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_ten
     clv_tensor x = clv_new(cx->temp, CLV_R, sq, b, model->config.hidden);
     clv_embedding_forward(cx, x, &model->embedding, &scene);
     for (int64_t i = 0; i < model->options.layers; i++)
-        block_cached(cx, x, &model->blocks[i], &scene, cache->layer[i], cache->used);
+        block_cached(cx, x, &model->blocks[i], &scene, (clv_past){cache->layer[i], cache->used});
     clv_head_logits(cx, logits, clv_slice(x, sq - 1, 1), &model->head);
     cache->used += sq;
     clv_arena_release(cx->temp, mark);

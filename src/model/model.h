@@ -114,10 +114,13 @@ void clv_self_attention_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const c
                                 const clv_scene *scene, clv_self_attention_saved *saved);
 void clv_self_attention_backward(clv_ctx *cx, clv_tensor dx, clv_tensor dy, const clv_self_attention *a,
                                  const clv_scene *scene, const clv_self_attention_saved *saved);
-/* Decoding: x [sq, b, h] are the tokens from row `at` on; cache [rows, b, width] keeps the fused activations of all
- * rows. */
+/* Decoding: x [sq, b, h] are the tokens from row `at` on; the cache keeps the fused activations of all rows. */
+typedef struct clv_past {
+    clv_tensor rows; /* [rows, b, width] */
+    int64_t at;
+} clv_past;
 void clv_self_attention_cached(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_self_attention *a,
-                               const clv_scene *scene, clv_tensor cache, int64_t at);
+                               const clv_scene *scene, clv_past past);
 
 /* ---- block.c.  x' = x + dropout(attention(norm(x)) + bias);  y = x' + dropout(mlp(norm(x')) + bias)
  * -------------------------------------- */

@@ -69,9 +69,9 @@ const char *clv_backend_blas(void);
 double clv_backend_peak(void);
 
 /* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts
- * them. dim: of one head. */
+ * them. */
 size_t clv_scratch_norm(int64_t columns);
-size_t clv_scratch_attention(int64_t dim);
+size_t clv_scratch_attention(clv_tensor q, const clv_attn *a);
 size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a);
 
 #endif

@@ -42,6 +42,7 @@ static clv_status write_parts(const clv_options *o, const clv_tokenizer *tokeniz
                                 .output = o->output_prefix};
     int64_t cut;
     CLV_TRY(cut_of(o, &cut));
+    CLV_TRY(clv_make_parent(o->output_prefix));
     spec.last = cut;
     CLV_TRY(write_part(&spec, cut > 0 ? "to learn from" : "all of the input", out));
     if (cut == 0 || o->holdout_prefix == NULL)
@@ -49,6 +50,7 @@ static clv_status write_parts(const clv_options *o, const clv_tokenizer *tokeniz
     spec.first = cut;
     spec.last = 0;
     spec.output = o->holdout_prefix;
+    CLV_TRY(clv_make_parent(o->holdout_prefix));
     return write_part(&spec, "held out", out);
 }
 

@@ -39,6 +39,7 @@ clv_status clv_report_open(clv_trainer *t)
     t->report.first_iteration = t->progress.iteration;
     if (!speaks(t) || path == NULL)
         return clv_ok();
+    CLV_TRY(clv_make_parent(path));
     CLV_TRY(metrics_trim(path, t->progress.iteration));
     t->report.metrics = fopen(path, "a");
     if (t->report.metrics == NULL)
@@ -163,8 +164,10 @@ clv_status clv_report_close(clv_trainer *t)
     if (st.code == CLV_OK && speaks(t) && t->options->loss_curve != NULL && r->train.count > 0) {
         const clv_series series[] = {{"training loss", r->train.x, r->train.y, r->train.count},
                                      {"validation loss", r->valid.x, r->valid.y, r->valid.count}};
-        st = clv_svg_chart(t->options->loss_curve, "Loss", "iteration", "nats per token", series,
-                           r->valid.count > 0 ? 2 : 1);
+        st = clv_make_parent(t->options->loss_curve);
+        if (st.code == CLV_OK)
+            st = clv_svg_chart(t->options->loss_curve, "Loss", "iteration", "nats per token", series,
+                               r->valid.count > 0 ? 2 : 1);
     }
     free(r->train.x);
     free(r->train.y);

@@ -190,9 +190,9 @@ static clv_status resume_check(const clv_trainer *t, const clv_progress *saved)
 {
     const clv_options *o = t->options;
     const clv_lr_plan *a = &saved->plan, *b = &t->plan;
-    const bool same = a->style == b->style && a->wsd_style == b->wsd_style && a->max == b->max && a->min == b->min &&
-                      a->init == b->init && a->warmup == b->warmup && a->decay == b->decay &&
-                      a->wsd_decay == b->wsd_decay;
+    const bool same = a->style == b->style && a->max == b->max && a->init == b->init && a->warmup == b->warmup &&
+                      (a->style == CLV_LR_CONSTANT || (a->min == b->min && a->decay == b->decay)) &&
+                      (a->style != CLV_LR_WSD || (a->wsd_style == b->wsd_style && a->wsd_decay == b->wsd_decay));
     if (!same && !o->override_opt_param_scheduler)
         return clv_fail(
             CLV_BAD_INPUT,

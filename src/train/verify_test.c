@@ -18,7 +18,8 @@ static int verify_expect(clv_comm *world, const char *name, int tp, char **more,
     snprintf(folder, sizeof folder, "%s/%s", CLEAVE_GOLDEN, name);
     snprintf(size, sizeof size, "%d", tp);
     char *argv[16] = {"--reference", folder, "--tensor-model-parallel-size", size};
-    memcpy(argv + 4, more, (size_t)count * sizeof *more);
+    for (int i = 0; i < count; i++)
+        argv[4 + i] = more[i];
     clv_options options;
     clv_options_default(&options, 'V');
     clv_status st = clv_options_parse(&options, 4 + count, argv, NULL);
