@@ -20,7 +20,8 @@ static clv_param *record_add(clv_builder *b, const clv_param_spec *spec)
                      .sum_axes = spec->sum_axes,
                      .init = spec->init,
                      .init_std = spec->init_std,
-                     .decay = spec->columns > 0};
+                     .decay = spec->columns > 0,
+                     .here = true};
     const int n = snprintf(p->name, sizeof p->name, "%s%s", spec->prefix, spec->name);
     CLV_CHECK(n > 0 && (size_t)n < sizeof p->name, "parameter name too long: %s%s", spec->prefix, spec->name);
     return p;

@@ -20,7 +20,8 @@ clv_box clv_param_box(const clv_mesh *mesh, const clv_param *p)
 
 bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
 {
-    return clv_mesh_coord(mesh, axes & ~p->split_axes) == 0;
+    const bool stage = (axes & CLV_PP) == 0 || clv_mesh_coord(mesh, CLV_PP) == p->stage;
+    return p->here && stage && clv_mesh_coord(mesh, axes & ~p->split_axes & ~(unsigned)CLV_PP) == 0;
 }
 
 enum { PACK_BYTES = 4 << 20, PACK_COUNT = 64 }; /* gradients up to this size share a message, up to this many */
@@ -70,7 +71,7 @@ static void sum_group(clv_ctx *cx, const clv_group *group)
     for (size_t i = 0; i < group->count; i++) {
         const clv_param *p = &group->params[i];
         const size_t size = clv_bytes(p->dw);
-        if ((p->sum_axes | group->more) != group->axes)
+        if (!p->here || (p->sum_axes | group->more) != group->axes)
             continue;
         if (size > PACK_BYTES) {
             clv_all_reduce(comm, p->dw.data, p->dw.data, (size_t)clv_numel(p->dw), CLV_F32, CLV_SUM);
@@ -92,7 +93,7 @@ static void sum_tied(clv_ctx *cx, const clv_param *params, size_t count)
 {
     clv_comm *ends = clv_mesh_ends(cx->mesh);
     for (size_t i = 0; ends != NULL && i < count; i++)
-        if (params[i].tied)
+        if (params[i].here && params[i].tied)
             clv_all_reduce(ends, params[i].dw.data, params[i].dw.data, (size_t)clv_numel(params[i].dw), CLV_F32,
                            CLV_SUM);
 }

@@ -119,6 +119,8 @@ typedef struct clv_param {
     bool decay; /* weight decay applies */
     bool tied;  /* the matrix serves embedding and output */
     bool copy;  /* the last stage's copy of a tied matrix: same values, not counted again */
+    int stage;  /* pipeline stage that speaks for it */
+    bool here;  /* this rank's stage holds it: w and dw are there; else they only say the shape */
 } clv_param;
 
 /* The part of the whole tensor that this rank holds: elements first .. first + count - 1 of each dim, padding left out
@@ -127,7 +129,8 @@ typedef struct clv_box {
     int64_t first[2], count[2];
 } clv_box;
 clv_box clv_param_box(const clv_mesh *mesh, const clv_param *p);
-/* Is this rank the one that speaks for its box: coordinate 0 on every axis that does not split it (within axes)? */
+/* Is this rank the one that speaks for its box: of the stage that does, coordinate 0 on every other axis that does not
+ * split it (within axes)? */
 bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes);
 
 /* ---- gradient.c: finishing the gradients of a step

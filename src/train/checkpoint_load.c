@@ -141,6 +141,8 @@ static clv_status fill_entry(clv_ctx *cx, const clv_entry *e, const clv_safetens
     clv_status status = clv_ok();
     for (int i = 0; i < e->pieces && status.code == CLV_OK; i++) {
         const clv_piece *piece = &e->piece[i];
+        if (!piece->param->here)
+            continue;
         const clv_rect rect = clv_piece_rect(piece, clv_param_box(cx->mesh, piece->param));
         float *local = clv_alloc((size_t)clv_numel(piece->local), sizeof *local); /* zero where padding is */
         status = read_piece(&r, piece, rect, step, local);

@@ -1,92 +1,122 @@
-/* engine.c - a model in its arenas, and one step of training.
+/* engine.c - a stage of the model in its arenas, and one step of training.
  *
- * The arenas are counted first: the very code of a step runs once over null kernels and a world without peers, and the
- * peaks it leaves are what is allocated. So a plan cannot differ from the run.
- *
- * A step: how many tokens count (over dp), then for each micro-batch forward and backward, then the sums that the
- * records ask for, the norm, and the update.
+ * A step: how many tokens count (over dp), then the schedule's forwards and backwards (pipeline.c), then the sums that
+ * the records ask for, the norm, and the update. Without a pipeline there is one stage with one chunk, and the schedule
+ * is forward, backward, forward, backward.
  */
-#include "train.h"
+#include "train/engine_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* ---- a micro-batch in the arena of what is saved ------------------------------------------------------------------
- */
+/* ---- the model's parts
+ * ------------------------------------------------------------------------------------------------ */
 
-/* Samples lie [count][width] on the host; the model wants [s, b]. Columns first .. first + s - 1 of b samples. */
-static clv_tensor transposed_i32(clv_ctx *cx, const int32_t *from, int64_t width, int64_t s, int64_t b)
+/* Records of a part join the list of the whole model, which is the same on every rank. The last stage's copy of a tied
+ * matrix is no record of its own: it is where that stage has the first one. */
+static void records_add(clv_engine *e, const clv_gpt *model, int stage, bool here)
 {
-    clv_tensor t = clv_new_as(cx->save, CLV_I32, s, b);
-    if (from == NULL)
-        return t;
-    int32_t *host = clv_alloc((size_t)(s * b), sizeof *host);
-    for (int64_t j = 0; j < b; j++)
-        for (int64_t i = 0; i < s; i++)
-            host[i * b + j] = from[j * width + i];
-    clv_from_host(cx, t, host);
-    free(host);
-    return t;
+    for (size_t i = 0; i < model->param_count; i++) {
+        clv_param p = model->params[i];
+        if (p.copy) {
+            if (here) {
+                clv_param *tied = &e->params[0];
+                CLV_CHECK(strcmp(tied->name, p.name) == 0, "the tied matrix is %s, not %s", p.name, tied->name);
+                tied->w = p.w;
+                tied->dw = p.dw;
+                tied->here = tied->copy = true;
+            }
+            continue;
+        }
+        p.stage = stage;
+        p.here = here;
+        if (!here)
+            p.w.data = p.dw.data = NULL;
+        e->params = clv_resize(e->params, e->param_count + 1, sizeof *e->params);
+        e->params[e->param_count++] = p;
+    }
 }
 
-static clv_tensor weights_of(clv_ctx *cx, const clv_samples *samples, int64_t at, int64_t s, int64_t b, double scale)
+static clv_model_options part_options(const clv_engine *e, const clv_stages *stages, int part)
 {
-    clv_tensor t = clv_new_as(cx->save, CLV_F32, s, b);
-    float *host = clv_alloc((size_t)(s * b), sizeof *host);
-    for (int64_t j = 0; j < b; j++)
-        for (int64_t i = 0; i < s; i++)
-            host[i * b + j] = (float)(scale * (samples->mask == NULL ? 1.0 : samples->mask[(at + j) * s + i]));
-    clv_from_host(cx, t, host);
-    free(host);
-    return t;
+    clv_model_options o = {.sequence_parallel = e->spec.sequence_parallel,
+                           .vocab_divisor = e->spec.vocab_divisor,
+                           .label_smoothing = e->spec.label_smoothing,
+                           .layers = stages->layers[part],
+                           .has_embedding = part == 0,
+                           .has_head = part == stages->parts - 1,
+                           .recompute = e->spec.recompute};
+    for (int i = 0; i < part; i++)
+        o.first_layer += stages->layers[i];
+    return o;
 }
 
-static clv_tensor positions_of(clv_ctx *cx, const clv_samples *samples, int64_t at, int64_t s, int64_t b)
+/* All parts are described on every rank; those of other stages in arenas that only count. */
+static void parts_create(clv_engine *e, const clv_mesh *mesh, const clv_stages *stages)
 {
-    if (samples->position != NULL)
-        return transposed_i32(cx, samples->position + at * s, s, s, b);
-    int32_t *plain = clv_alloc((size_t)(s * b), sizeof *plain);
-    for (int64_t i = 0; i < s * b; i++)
-        plain[i] = (int32_t)(i % s);
-    clv_tensor t = transposed_i32(cx, plain, s, s, b);
-    free(plain);
-    return t;
+    const int stage = clv_mesh_coord(mesh, CLV_PP);
+    e->parts = stages->parts;
+    e->chunk = clv_alloc((size_t)(stages->parts / stages->stages), sizeof *e->chunk);
+    for (int part = 0; part < stages->parts; part++) {
+        const clv_model_options options = part_options(e, stages, part);
+        if (part % stages->stages == stage) {
+            clv_chunk *c = &e->chunk[e->chunks++];
+            c->part = part;
+            clv_gpt_create(&c->model, e->spec.config, &options, mesh, &e->weights, &e->grads);
+            records_add(e, &c->model, stage, true);
+        } else {
+            clv_gpt other;
+            clv_arena weights = clv_arena_counting("elsewhere"), grads = weights;
+            clv_gpt_create(&other, e->spec.config, &options, mesh, &weights, &grads);
+            records_add(e, &other, part % stages->stages, false);
+            clv_gpt_destroy(&other);
+        }
+    }
 }
 
-/* samples with count 0 make a batch of the right shapes without content: the counting run. */
-static clv_batch batch_create(clv_engine *e, const clv_samples *samples, int64_t at, double scale)
+static void slots_create(clv_engine *e, const size_t *bytes)
 {
-    clv_ctx *cx = &e->cx;
-    const int64_t s = e->spec.seq_length, b = e->spec.micro_batch;
-    const int32_t *tokens = samples->tokens == NULL ? NULL : samples->tokens + at * (s + 1);
-    clv_batch batch = {.tokens = transposed_i32(cx, tokens, s + 1, s, b),
-                       .target = transposed_i32(cx, tokens == NULL ? NULL : tokens + 1, s + 1, s, b),
-                       .pos = positions_of(cx, samples, at, s, b),
-                       .weight = weights_of(cx, samples, at, s, b, scale)};
-    if (e->spec.documents)
-        batch.doc = transposed_i32(cx, samples->document == NULL ? NULL : samples->document + at * s, s, s, b);
-    e->rng.sample = clv_new_as(cx->save, CLV_I64, b);
-    if (samples->index != NULL)
-        clv_from_host(cx, e->rng.sample, samples->index + at);
-    return batch;
+    clv_schedule list = clv_pipeline_schedule(e, e->spec.micros, true);
+    for (int i = 0; i < e->chunks; i++) {
+        clv_chunk *c = &e->chunk[i];
+        c->slots = e->spec.training ? CLV_MAX(clv_schedule_in_flight(&list, i), 1) : 1;
+        c->slot = clv_alloc((size_t)c->slots, sizeof *c->slot);
+        for (int k = 0; k < c->slots; k++) {
+            c->slot[k].save = clv_arena_counting("activations");
+            c->slot[k].saved = clv_gpt_saved_create(&c->model);
+            if (bytes == NULL)
+                continue;
+            c->slot[k].save.size = bytes[i];
+            c->slot[k].save.base = clv_arena_push(&e->save, bytes[i]);
+        }
+    }
+    clv_schedule_destroy(&list);
 }
 
-/* ---- set-up --------------------------------------------------------------------------------------------------------
- */
+static void wires_create(clv_engine *e)
+{
+    const int64_t parts = e->spec.sequence_parallel ? clv_mesh_size(e->cx.mesh, CLV_TP) : 1;
+    const clv_place edge = e->spec.sequence_parallel ? CLV_S0 : CLV_R;
+    for (int i = 0; i < 2 && e->parts > 1; i++) {
+        e->wire_in[i] =
+            clv_new(&e->weights, edge, e->spec.seq_length / parts, e->spec.micro_batch, e->spec.config->hidden);
+        e->wire_out[i] =
+            clv_new(&e->weights, edge, e->spec.seq_length / parts, e->spec.micro_batch, e->spec.config->hidden);
+    }
+}
 
-static void model_create(clv_engine *e, const clv_mesh *mesh)
+void clv_engine_build(clv_engine *e, const clv_backend *backend, const clv_mesh *mesh, const size_t *slots)
 {
     const clv_engine_spec *spec = &e->spec;
-    const clv_model_options options = {.sequence_parallel = spec->sequence_parallel,
-                                       .vocab_divisor = spec->vocab_divisor,
-                                       .label_smoothing = spec->label_smoothing,
-                                       .layers = spec->config->layers,
-                                       .has_embedding = true,
-                                       .has_head = true};
-    clv_gpt_create(&e->model, spec->config, &options, mesh, &e->weights, &e->grads);
-    e->saved = clv_gpt_saved_create(&e->model);
+    const bool wires = clv_mesh_size(mesh, CLV_TP) > 1; /* then reductions hide behind weight gradients */
+    e->cx = (clv_ctx){
+        .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
+    clv_stages one = clv_stages_one(spec->config->layers);
+    parts_create(e, mesh, spec->stages != NULL ? spec->stages : &one);
+    clv_stages_free(&one);
     if (spec->training)
-        clv_optimizer_create(&e->optimizer, e->model.params, e->model.param_count, &e->moments);
+        clv_optimizer_create(&e->optimizer, e->params, e->param_count, &e->moments);
     e->optimizer.beta1 = spec->beta1;
     e->optimizer.beta2 = spec->beta2;
     e->optimizer.eps = spec->eps;
@@ -94,76 +124,29 @@ static void model_create(clv_engine *e, const clv_mesh *mesh)
     e->losses.loss = clv_new_as(&e->weights, CLV_F64, 1);
     e->losses.nll = clv_new_as(&e->weights, CLV_F64, 1);
     clv_rng_init(&e->rng, spec->seed, mesh);
+    wires_create(e);
+    slots_create(e, slots);
 }
 
-static void ctx_create(clv_engine *e, const clv_backend *backend, const clv_mesh *mesh)
+void clv_engine_unbuild(clv_engine *e)
 {
-    const bool wires = clv_mesh_size(mesh, CLV_TP) > 1; /* then reductions hide behind weight gradients */
-    e->cx = (clv_ctx){
-        .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
-}
-
-static void micro_step(clv_engine *e, const clv_samples *samples, int64_t at, double scale)
-{
-    const size_t save = clv_arena_mark(&e->save), temp = clv_arena_mark(&e->temp);
-    const clv_batch batch = batch_create(e, samples, at, scale);
-    e->cx.rng = &e->rng;
-    clv_gpt_forward(&e->cx, &e->model, &batch, (clv_tensor){0}, e->losses, &e->saved);
-    clv_gpt_backward(&e->cx, &e->model, (clv_tensor){0}, &e->saved);
-    e->cx.rng = NULL;
-    clv_arena_release(&e->temp, temp);
-    clv_arena_release(&e->save, save);
-}
-
-static void micro_evaluate(clv_engine *e, const clv_samples *samples, int64_t at)
-{
-    const size_t save = clv_arena_mark(&e->save), temp = clv_arena_mark(&e->temp);
-    const clv_batch batch = batch_create(e, samples, at, 1.0);
-    clv_gpt_forward(&e->cx, &e->model, &batch, (clv_tensor){0}, e->losses, NULL);
-    clv_arena_release(&e->temp, temp);
-    clv_arena_release(&e->save, save);
-}
-
-static void engine_free(clv_engine *e)
-{
-    clv_optimizer_destroy(&e->optimizer);
-    clv_gpt_saved_destroy(&e->saved);
-    clv_gpt_destroy(&e->model);
-}
-
-clv_engine_bytes clv_engine_plan(const clv_engine_spec *spec, const clv_layout *layout, int rank)
-{
-    const int size = CLV_MAX(layout->tp, 1) * CLV_MAX(layout->cp, 1) * CLV_MAX(layout->dp, 1) * CLV_MAX(layout->pp, 1);
-    clv_comm *world = clv_comm_fake_open(rank, size);
-    clv_mesh *mesh = NULL;
-    const clv_status st = clv_mesh_create(&mesh, world, layout);
-    CLV_CHECK(st.code == CLV_OK, "planning: %s", st.text);
-    clv_engine e = {.spec = *spec,
-                    .weights = clv_arena_counting("weights"),
-                    .grads = clv_arena_counting("gradients"),
-                    .moments = clv_arena_counting("optimizer"),
-                    .save = clv_arena_counting("activations"),
-                    .temp = clv_arena_counting("scratch")};
-    ctx_create(&e, clv_backend_null(), mesh);
-    model_create(&e, mesh);
-    const clv_samples none = {0};
-    if (spec->training) {
-        micro_step(&e, &none, 0, 1.0);
-        clv_gradient_sum(&e.cx, e.model.params, e.model.param_count, CLV_DP | CLV_CP);
-        clv_gradient_square(&e.cx, e.model.params, e.model.param_count);
+    for (int i = 0; i < e->chunks; i++) {
+        for (int k = 0; k < e->chunk[i].slots; k++)
+            clv_gpt_saved_destroy(&e->chunk[i].slot[k].saved);
+        free(e->chunk[i].slot);
+        clv_gpt_destroy(&e->chunk[i].model);
     }
-    micro_evaluate(&e, &none, 0);
-    const clv_engine_bytes bytes = {e.weights.peak, e.grads.peak, e.moments.peak, e.save.peak, e.temp.peak};
-    engine_free(&e);
-    clv_mesh_destroy(mesh);
-    clv_comm_world_close(world);
-    return bytes;
+    free(e->chunk);
+    free(e->params);
+    clv_optimizer_destroy(&e->optimizer);
+    e->chunk = NULL;
+    e->params = NULL;
+    e->chunks = 0;
+    e->param_count = 0;
 }
 
-size_t clv_engine_total(const clv_engine_bytes *bytes)
-{
-    return bytes->weights + bytes->grads + bytes->moments + bytes->save + bytes->temp;
-}
+/* ---- set-up
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static clv_status arenas_create(clv_engine *e)
 {
@@ -181,27 +164,55 @@ clv_status clv_engine_create(clv_engine *engine, const clv_mesh *mesh, const clv
                                .dp = clv_mesh_size(mesh, CLV_DP),
                                .pp = clv_mesh_size(mesh, CLV_PP),
                                .kv_heads = (int)spec->config->kv_heads};
+    size_t *slots;
     *engine = (clv_engine){.spec = *spec};
-    engine->planned = clv_engine_plan(spec, &layout, clv_comm_rank(clv_mesh_world(mesh)));
+    engine->spec.micros = CLV_MAX(spec->micros, 1);
     const clv_backend *backend = clv_backend_find(spec->backend);
     if (backend == NULL)
         return clv_fail(CLV_BAD_USAGE, "no backend is called '%s'; there are cpu and ref", spec->backend);
-    CLV_TRY(clv_comm_agree(clv_mesh_world(mesh), arenas_create(engine)));
-    ctx_create(engine, backend, mesh);
-    model_create(engine, mesh);
-    return clv_ok();
+    engine->planned = clv_engine_count(&engine->spec, &layout, clv_comm_rank(clv_mesh_world(mesh)), &slots);
+    const clv_status st = clv_comm_agree(clv_mesh_world(mesh), arenas_create(engine));
+    if (st.code == CLV_OK)
+        clv_engine_build(engine, backend, mesh, slots);
+    free(slots);
+    return st;
 }
 
 void clv_engine_destroy(clv_engine *engine)
 {
-    engine_free(engine);
+    clv_engine_unbuild(engine);
     clv_arena *const arenas[] = {&engine->weights, &engine->grads, &engine->moments, &engine->save, &engine->temp};
     for (size_t i = 0; i < CLV_COUNT(arenas); i++)
         clv_arena_destroy(arenas[i]);
 }
 
+void clv_engine_tables(clv_engine *engine)
+{
+    for (int i = 0; i < engine->chunks; i++)
+        clv_gpt_rope_fill(&engine->cx, &engine->chunk[i].model);
+}
+
+void clv_engine_init(clv_engine *engine, uint64_t seed)
+{
+    for (size_t i = 0; i < engine->param_count; i++)
+        if (engine->params[i].here)
+            clv_param_init(&engine->cx, &engine->params[i], seed);
+    clv_engine_tables(engine);
+}
+
+int64_t clv_engine_parameters(const clv_engine *engine, bool decayed_only)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < engine->param_count; i++) {
+        const clv_param *p = &engine->params[i];
+        if (p->decay || !decayed_only)
+            n += p->whole[0] * (p->ndim > 1 ? p->whole[1] : 1);
+    }
+    return n;
+}
+
 /* ---- a step
- * ------------------------------------------------------------------------------------------------------------ */
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static int64_t counted_in(const clv_engine *e, const clv_samples *samples, int64_t first, int64_t count)
 {
@@ -227,35 +238,50 @@ static void losses_zero(clv_engine *e)
     clv_zero(&e->cx, e->losses.nll);
 }
 
-static double sum_over_dp(clv_engine *e, clv_tensor sum)
+/* Only the last stage has added to it; over the others it is 0. */
+static double loss_of(clv_engine *e, clv_tensor sum)
 {
     double value = 0.0;
     clv_to_host(&e->cx, &value, sum);
-    clv_all_reduce(clv_mesh_comm(e->cx.mesh, CLV_DP), &value, &value, 1, CLV_F64, CLV_SUM);
+    clv_all_reduce(clv_mesh_comm(e->cx.mesh, CLV_DP | CLV_PP), &value, &value, 1, CLV_F64, CLV_SUM);
     return clv_comm_decide(clv_mesh_world(e->cx.mesh), value);
+}
+
+/* What a token's loss weighs in each micro-batch; the caller frees the list. */
+static double *scales_of(const clv_engine *e, const clv_samples *samples, int64_t counted)
+{
+    const int64_t b = e->spec.micro_batch, micros = samples->count / b;
+    double *scale = clv_alloc((size_t)micros, sizeof *scale);
+    for (int64_t i = 0; i < micros; i++) {
+        scale[i] = 1.0 / (double)CLV_MAX(counted, 1);
+        if (!e->spec.per_token_loss) { /* the mean of the micro-batches' means, over dp too */
+            const double in_micro = (double)CLV_MAX(counted_in(e, samples, i * b, b), 1);
+            scale[i] = 1.0 / (in_micro * (double)micros * clv_mesh_size(e->cx.mesh, CLV_DP));
+        }
+    }
+    return scale;
+}
+
+double clv_engine_finish(clv_engine *e)
+{
+    clv_gradient_sum(&e->cx, e->params, e->param_count, CLV_DP | CLV_CP);
+    return sqrt(clv_gradient_square(&e->cx, e->params, e->param_count));
 }
 
 clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t iteration)
 {
-    const int64_t b = e->spec.micro_batch, micros = samples->count / b;
-    const int64_t counted = counted_over_dp(e, samples);
-    for (size_t i = 0; i < e->model.param_count; i++)
-        clv_zero(&e->cx, e->model.params[i].dw);
+    clv_step step = {.counted = counted_over_dp(e, samples)};
+    for (size_t i = 0; i < e->param_count; i++)
+        if (e->params[i].here)
+            clv_zero(&e->cx, e->params[i].dw);
     losses_zero(e);
     e->rng.iteration = iteration;
-    for (int64_t i = 0; i < micros; i++) {
-        double scale = 1.0 / (double)CLV_MAX(counted, 1);
-        if (!e->spec.per_token_loss) { /* the mean of the micro-batches' means, over dp too */
-            const int64_t in_micro = counted_in(e, samples, i * b, b);
-            scale = 1.0 / ((double)CLV_MAX(in_micro, 1) * (double)micros * clv_mesh_size(e->cx.mesh, CLV_DP));
-        }
-        micro_step(e, samples, i * b, scale);
-    }
-    clv_gradient_sum(&e->cx, e->model.params, e->model.param_count, CLV_DP | CLV_CP);
-    clv_step step = {.counted = counted};
-    step.loss = sum_over_dp(e, e->losses.loss);
-    step.nll = sum_over_dp(e, e->losses.nll);
-    step.grad_norm = sqrt(clv_gradient_square(&e->cx, e->model.params, e->model.param_count));
+    double *scale = scales_of(e, samples, step.counted);
+    clv_pipeline_run(e, &(clv_pass){.samples = samples, .scale = scale, .training = true});
+    free(scale);
+    step.grad_norm = clv_engine_finish(e);
+    step.loss = loss_of(e, e->losses.loss);
+    step.nll = loss_of(e, e->losses.nll);
     step.finite = isfinite(step.loss) && isfinite(step.grad_norm);
     return step;
 }
@@ -263,16 +289,20 @@ clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t
 void clv_engine_update(clv_engine *e, const clv_step *step, double lr)
 {
     const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad);
-    clv_optimizer_step(&e->cx, &e->optimizer, e->model.params, lr, scale);
+    clv_optimizer_step(&e->cx, &e->optimizer, e->params, lr, scale);
 }
 
 void clv_engine_evaluate(clv_engine *e, const clv_samples *samples, double *nll, int64_t *counted)
 {
     losses_zero(e);
-    for (int64_t at = 0; at < samples->count; at += e->spec.micro_batch)
-        micro_evaluate(e, samples, at);
+    clv_pipeline_run(e, &(clv_pass){.samples = samples});
     *counted += counted_over_dp(e, samples);
-    *nll += sum_over_dp(e, e->losses.nll);
+    *nll += loss_of(e, e->losses.nll);
+}
+
+void clv_engine_logits(clv_engine *e, const clv_samples *samples, clv_logits_visit visit, void *user)
+{
+    clv_pipeline_run(e, &(clv_pass){.samples = samples, .visit = visit, .user = user});
 }
 
 double clv_model_flops(const clv_config *c, int64_t seq_length)

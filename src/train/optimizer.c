@@ -14,6 +14,8 @@ void clv_optimizer_create(clv_optimizer *o, const clv_param *params, size_t coun
     o->m = clv_alloc(count, sizeof *o->m);
     o->v = clv_alloc(count, sizeof *o->v);
     for (size_t i = 0; i < count; i++) {
+        if (!params[i].here)
+            continue;
         o->m[i] = clv_tensor_typed(arena, CLV_F32, params[i].w.ndim, params[i].w.dim);
         o->v[i] = clv_tensor_typed(arena, CLV_F32, params[i].w.ndim, params[i].w.dim);
     }
@@ -35,6 +37,8 @@ void clv_optimizer_step(clv_ctx *cx, clv_optimizer *o, const clv_param *params, 
                         .grad_scale = (float)grad_scale,
                         .step = ++o->step};
     for (size_t i = 0; i < o->count; i++) {
+        if (!params[i].here)
+            continue;
         update.decay = params[i].decay ? (float)o->weight_decay : 0.0f;
         clv_adamw_step(cx, params[i].w, o->m[i], o->v[i], params[i].dw, &update);
     }

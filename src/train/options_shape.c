@@ -237,3 +237,38 @@ clv_status clv_options_agree(const clv_options *options, const clv_config *confi
     CLV_TRY(positions_agree(options, config));
     return parts_agree(options, config);
 }
+
+clv_status clv_options_recompute(const clv_options *o, clv_recompute *out)
+{
+    static const struct {
+        const char *name;
+        unsigned module;
+    } rows[] = {{"core_attn", CLV_RECOMPUTE_CORE_ATTN},
+                {"layernorm", CLV_RECOMPUTE_LAYERNORM},
+                {"mlp_act", CLV_RECOMPUTE_MLP_ACT},
+                {"mlp", CLV_RECOMPUTE_MLP}};
+    const bool full = o->recompute_granularity != NULL && strcmp(o->recompute_granularity, "full") == 0;
+    *out = (clv_recompute){.layers = o->recompute_num_layers};
+    if (o->recompute_granularity == NULL && (o->recompute_method != NULL || o->recompute_modules.count > 0))
+        return clv_fail(CLV_BAD_USAGE, "--recompute-method and --recompute-modules need --recompute-granularity");
+    if (full && o->recompute_modules.count > 0)
+        return clv_fail(CLV_BAD_USAGE, "--recompute-modules is for --recompute-granularity selective");
+    if (full)
+        out->method = o->recompute_method != NULL && strcmp(o->recompute_method, "block") == 0 ? CLV_RECOMPUTE_BLOCK
+                                                                                               : CLV_RECOMPUTE_UNIFORM;
+    else if (o->recompute_method != NULL)
+        return clv_fail(CLV_BAD_USAGE, "--recompute-method is for --recompute-granularity full");
+    if (o->recompute_granularity != NULL && !full && o->recompute_modules.count == 0)
+        out->modules = CLV_RECOMPUTE_CORE_ATTN;
+    for (size_t i = 0; i < o->recompute_modules.count; i++) {
+        unsigned module = 0;
+        for (size_t k = 0; k < CLV_COUNT(rows); k++)
+            if (strcmp(rows[k].name, o->recompute_modules.word[i]) == 0)
+                module = rows[k].module;
+        if (module == 0)
+            return clv_fail(CLV_BAD_USAGE, "recompute-modules: '%s' is none of core_attn layernorm mlp_act mlp",
+                            o->recompute_modules.word[i]);
+        out->modules |= module;
+    }
+    return clv_ok();
+}

@@ -1,17 +1,22 @@
 /* runtime.c - this process and its place: threads, mesh, and what is said of them at the start. */
 #include "train/trainer_internal.h"
 
+#include <stdio.h>
+
 static clv_status layout_of(const clv_options *options, const clv_config *config, int world, clv_layout *out)
 {
-    const int64_t tp = options->tensor_model_parallel_size;
-    if (world % tp != 0)
+    const int64_t tp = options->tensor_model_parallel_size, pp = options->pipeline_model_parallel_size, n = tp * pp;
+    char shape[96] = "";
+    if (pp > 1)
+        snprintf(shape, sizeof shape, " x pipeline-model-parallel-size %lld = %lld", (long long)pp, (long long)n);
+    if (world % n != 0)
         return clv_fail(
             CLV_BAD_INPUT,
-            "tensor-model-parallel-size %lld does not divide %d rank%s; start %lld, or another multiple of %lld "
+            "tensor-model-parallel-size %lld%s does not divide %d rank%s; start %lld, or another multiple of %lld "
             "(mpirun -n %lld)",
-            (long long)tp, world, world == 1 ? "" : "s", (long long)(CLV_CEIL_DIV(world, tp) * tp), (long long)tp,
-            (long long)(CLV_CEIL_DIV(world, tp) * tp));
-    *out = (clv_layout){.tp = (int)tp, .dp = (int)(world / tp), .kv_heads = (int)config->kv_heads};
+            (long long)tp, shape, world, world == 1 ? "" : "s", (long long)(CLV_CEIL_DIV(world, n) * n), (long long)n,
+            (long long)(CLV_CEIL_DIV(world, n) * n));
+    *out = (clv_layout){.tp = (int)tp, .dp = (int)(world / n), .pp = (int)pp, .kv_heads = (int)config->kv_heads};
     return clv_ok();
 }
 
@@ -25,9 +30,9 @@ static void report(const clv_runtime *rt, const clv_binding *b, bool sequence_pa
         snprintf(place, sizeof place, "%d ranks on the same %d core%s", b->sharing, b->cores, b->cores == 1 ? "" : "s");
     clv_log(CLV_LOG_INFO, "%d rank%s on %d host%s; rank 0: %d thread%s, %s; %s", n, n == 1 ? "" : "s", hosts,
             hosts == 1 ? "" : "s", rt->threads, rt->threads == 1 ? "" : "s", place, clv_backend_blas());
-    clv_log(CLV_LOG_INFO, "layout: tp %d%s, dp %d; measured peak of rank 0: %.0f GFLOP/s fp32",
+    clv_log(CLV_LOG_INFO, "layout: tp %d%s, pp %d, dp %d; measured peak of rank 0: %.0f GFLOP/s fp32",
             clv_mesh_size(rt->mesh, CLV_TP), sequence_parallel ? " with sequence parallelism" : "",
-            clv_mesh_size(rt->mesh, CLV_DP), rt->peak * 1e-9);
+            clv_mesh_size(rt->mesh, CLV_PP), clv_mesh_size(rt->mesh, CLV_DP), rt->peak * 1e-9);
     clv_binding_warn(b, rt->threads);
 }
 

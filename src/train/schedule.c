@@ -56,6 +56,11 @@ static clv_schedule one_forward_one_backward(const clv_pipeline *p)
     return s;
 }
 
+clv_pipeline_kind clv_options_schedule(const clv_options *options)
+{
+    return strcmp(options->pipeline_schedule, "gpipe") == 0 ? CLV_GPIPE : CLV_1F1B;
+}
+
 clv_status clv_pipeline_check(const clv_pipeline *p)
 {
     if (p->chunks > 1 && p->stages < 2)
@@ -75,6 +80,18 @@ clv_status clv_pipeline_check(const clv_pipeline *p)
 clv_schedule clv_schedule_create(const clv_pipeline *p)
 {
     return p->kind == CLV_GPIPE ? gpipe(p->micros) : one_forward_one_backward(p);
+}
+
+clv_schedule clv_schedule_forward(const clv_pipeline *p)
+{
+    clv_schedule s = schedule_new(p->chunks, p->micros);
+    if (p->micros % p->stages == 0)
+        for (int k = 0; k < p->chunks * p->micros; k++)
+            add_kth(&s, CLV_FORWARD, k, p);
+    else /* a remainder that fills no group: one micro-batch after the other */
+        for (int k = 0; k < p->chunks * p->micros; k++)
+            add(&s, CLV_FORWARD, k % p->chunks, k / p->chunks);
+    return s;
 }
 
 void clv_schedule_destroy(clv_schedule *s)

@@ -19,18 +19,23 @@ static uint64_t hash_of(clv_ctx *cx, clv_tensor t)
     return hash >> 12; /* exact as a double, whose maximum is taken */
 }
 
-static bool equal_over(clv_ctx *cx, unsigned axes, clv_tensor t)
+static bool equal_over(clv_ctx *cx, clv_comm *comm, clv_tensor t)
 {
     const double top = (double)(UINT64_C(1) << 52), mine = (double)hash_of(cx, t);
     double ends[2] = {mine, top - mine};
-    clv_all_reduce(clv_mesh_comm(cx->mesh, axes), ends, ends, 2, CLV_F64, CLV_MAX);
+    clv_all_reduce(comm, ends, ends, 2, CLV_F64, CLV_MAX);
     return ends[0] == top - ends[1];
 }
 
 static clv_status tensor_check(clv_ctx *cx, const clv_param *p, const char *what, clv_tensor t)
 {
     const unsigned replicas = (CLV_TP | CLV_DP | CLV_CP) & ~p->split_axes;
-    if (clv_mesh_size(cx->mesh, replicas) == 1 || equal_over(cx, replicas, t))
+    clv_comm *ends = p->tied ? clv_mesh_ends(cx->mesh) : NULL;
+    const bool same = clv_mesh_size(cx->mesh, replicas) == 1 || equal_over(cx, clv_mesh_comm(cx->mesh, replicas), t);
+    if (ends != NULL && !equal_over(cx, ends, t))
+        return clv_fail(CLV_CHECK_FAILED, "%s of %s differs between the first and the last pipeline stage", what,
+                        p->name);
+    if (same)
         return clv_ok();
     return clv_fail(CLV_CHECK_FAILED,
                     "%s of %s differs between the %d ranks that hold copies of it: a gradient sum is missing, or a "
@@ -42,6 +47,8 @@ clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count
 {
     clv_status worst = clv_ok();
     for (size_t i = 0; i < count; i++) { /* every rank goes through all: the checks communicate */
+        if (!params[i].here)
+            continue;
         clv_status st = tensor_check(cx, &params[i], "the weight", params[i].w);
         if (st.code == CLV_OK && optimizer != NULL && optimizer->count > 0) {
             st = tensor_check(cx, &params[i], "the first moment", optimizer->m[i]);

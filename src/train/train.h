@@ -51,6 +51,9 @@ clv_status clv_options_config(const clv_options *options, int64_t vocab, clv_con
 /* A shape option that was given and contradicts `config` is refused with both values. */
 clv_status clv_options_agree(const clv_options *options, const clv_config *config);
 
+/* From --recompute-*: errors name a module that does not exist, or options that contradict each other. */
+clv_status clv_options_recompute(const clv_options *options, clv_recompute *out);
+
 /* ---- lr.c: Megatron's schedules, counted in samples
  * ------------------------------------------------------------------- */
 
@@ -154,13 +157,59 @@ typedef struct clv_runtime {
 clv_status clv_runtime_open(clv_runtime *rt, clv_comm *world, const clv_options *options, const clv_config *config);
 void clv_runtime_close(clv_runtime *rt);
 
-/* ---- engine.c: a model in its arenas, and one step of training
- * ------------------------------------------------------- */
+/* ---- schedule.c: in which order a pipeline stage works
+ * ------------------------------------------------------------------ */
+
+typedef enum clv_pipeline_kind { CLV_GPIPE, CLV_1F1B } clv_pipeline_kind;
+typedef struct clv_pipeline {
+    clv_pipeline_kind kind;
+    int stages, stage; /* p, and which of them */
+    int chunks;        /* v, parts of the model a stage; more than 1: interleaved */
+    int micros;        /* m */
+} clv_pipeline;
+
+typedef enum clv_action_kind { CLV_FORWARD, CLV_BACKWARD } clv_action_kind;
+typedef struct clv_action {
+    clv_action_kind kind;
+    int chunk, micro;
+} clv_action;
+typedef struct clv_schedule {
+    clv_action *action;
+    int count;
+} clv_schedule;
+
+clv_status clv_pipeline_check(const clv_pipeline *p);
+clv_pipeline_kind clv_options_schedule(const clv_options *options);
+clv_schedule clv_schedule_create(const clv_pipeline *p);
+clv_schedule clv_schedule_forward(const clv_pipeline *p); /* forwards alone, in the order of the groups */
+void clv_schedule_destroy(clv_schedule *s);
+int clv_schedule_in_flight(const clv_schedule *s,
+                           int chunk); /* micro-batches of a chunk that wait for their backward */
+
+/* ---- stages.c: which layers a pipeline stage holds
+ * -------------------------------------------------------------------- */
+
+typedef struct clv_stages {
+    int64_t *layers; /* of each part of the model, in order; part i is on stage i % stages, as its chunk i / stages */
+    int parts, stages;
+} clv_stages;
+/* Even, with other counts on the first and last stage, or as a layout text says. Errors: what does not divide, with the
+ * choices that do; nothing is ever dropped. */
+clv_status clv_stages_make(clv_stages *out, const clv_options *options, int64_t layers);
+clv_stages clv_stages_one(int64_t layers); /* one stage with everything */
+void clv_stages_free(clv_stages *stages);
+
+/* ---- engine.c: a stage of the model in its arenas, and one step of training
+ * -------------------------------------------- */
 
 typedef struct clv_engine_spec {
     const clv_config *config;
+    const clv_stages *stages; /* NULL: one stage */
+    clv_pipeline_kind schedule;
+    clv_recompute recompute;
     bool sequence_parallel;
     int64_t vocab_divisor, micro_batch, seq_length;
+    int64_t micros; /* micro-batches of a step: with a pipeline, how many are in flight depends on it */
     double label_smoothing;
     bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
     bool training;       /* gradients, moments, activations for a backward */
@@ -174,15 +223,33 @@ typedef struct clv_engine_bytes {
     size_t weights, grads, moments, save, temp;
 } clv_engine_bytes;
 
+typedef struct clv_slot { /* a micro-batch of a chunk between its forward and its backward */
+    clv_arena save;
+    clv_gpt_saved saved;
+    clv_batch batch;
+    clv_tensor sample; /* i64 [b], dropout's key */
+} clv_slot;
+
+typedef struct clv_chunk { /* a part of the model on this stage */
+    clv_gpt model;
+    int part;
+    clv_slot *slot;
+    int slots;         /* as many as the schedule has in flight */
+    size_t slot_bytes; /* of one */
+} clv_chunk;
+
 typedef struct clv_engine {
     clv_engine_spec spec;
     clv_ctx cx;
     clv_arena weights, grads, moments, save, temp;
-    clv_gpt model;
-    clv_gpt_saved saved;
+    clv_chunk *chunk;
+    int chunks, parts;
+    clv_param *params; /* of the whole model, the same list on every rank; `here` tells what this stage holds */
+    size_t param_count;
     clv_optimizer optimizer;
     clv_rng rng;
     clv_losses losses;
+    clv_tensor wire_in[2], wire_out[2]; /* what goes between stages; ndim 0 without a pipeline */
     clv_engine_bytes planned; /* counted beforehand by the same code over null kernels and peers that do not exist */
 } clv_engine;
 
@@ -206,45 +273,39 @@ typedef struct clv_step {
 /* Counts the arenas, then makes them. Weights are uninitialized. Collective: world. */
 clv_status clv_engine_create(clv_engine *engine, const clv_mesh *mesh, const clv_engine_spec *spec);
 void clv_engine_destroy(clv_engine *engine);
+void clv_engine_init(clv_engine *engine, uint64_t seed); /* draw this stage's weights */
+void clv_engine_tables(clv_engine *engine);              /* what follows from the shape alone: the rope table */
 /* What an engine needs on rank `rank` of `layout`, without making it. */
 clv_engine_bytes clv_engine_plan(const clv_engine_spec *spec, const clv_layout *layout, int rank);
 size_t clv_engine_total(const clv_engine_bytes *bytes);
+int64_t clv_engine_parameters(const clv_engine *engine, bool decayed_only); /* of the whole model, each element once */
 /* Forward and backward over all micro-batches, sums, norm: gradients are complete afterwards. Collective: world. */
 clv_step clv_engine_gradients(clv_engine *engine, const clv_samples *samples, int64_t iteration);
 /* Clip and update. No communication. */
 void clv_engine_update(clv_engine *engine, const clv_step *step, double lr);
 /* Forward without dropout; adds sums of nll and counted tokens over dp. Collective: world. */
 void clv_engine_evaluate(clv_engine *engine, const clv_samples *samples, double *nll, int64_t *counted);
+/* Forward only; on the last stage `visit` gets each micro-batch's logits, f32 [s b, v] SL. Collective: tp, pp. */
+typedef void (*clv_logits_visit)(void *user, int64_t micro, clv_tensor logits);
+void clv_engine_logits(clv_engine *engine, const clv_samples *samples, clv_logits_visit visit, void *user);
 /* Model FLOP of one token, forward and backward: 6 N (without position table, a tied head once) + causal attention
  * 6 L s n d.  Source: performance of llm.c and MaxText are stated by the same formula. */
 double clv_model_flops(const clv_config *config, int64_t seq_length);
 
-/* ---- schedule.c: in which order a pipeline stage works
- * ------------------------------------------------------------------ */
+/* ---- pipeline.c: the executor of a schedule
+ * ------------------------------------------------------------------------------- */
 
-typedef enum clv_pipeline_kind { CLV_GPIPE, CLV_1F1B } clv_pipeline_kind;
-typedef struct clv_pipeline {
-    clv_pipeline_kind kind;
-    int stages, stage; /* p, and which of them */
-    int chunks;        /* v, parts of the model a stage; more than 1: interleaved */
-    int micros;        /* m */
-} clv_pipeline;
-
-typedef enum clv_action_kind { CLV_FORWARD, CLV_BACKWARD } clv_action_kind;
-typedef struct clv_action {
-    clv_action_kind kind;
-    int chunk, micro;
-} clv_action;
-typedef struct clv_schedule {
-    clv_action *action;
-    int count;
-} clv_schedule;
-
-clv_status clv_pipeline_check(const clv_pipeline *p);
-clv_schedule clv_schedule_create(const clv_pipeline *p);
-void clv_schedule_destroy(clv_schedule *s);
-int clv_schedule_in_flight(const clv_schedule *s,
-                           int chunk); /* micro-batches of a chunk that wait for their backward */
+typedef struct clv_pass {
+    const clv_samples *samples;
+    const double *scale;    /* of each micro-batch's token weights; NULL: 1 */
+    bool training;          /* backward too */
+    clv_logits_visit visit; /* logits instead of a loss */
+    void *user;
+} clv_pass;
+/* Runs this stage's actions: receives posted one action ahead, sends that end when their buffer is needed again, so
+ * that no size of message can deadlock. Collective: tp, pp. */
+void clv_pipeline_run(clv_engine *engine, const clv_pass *pass);
+clv_schedule clv_pipeline_schedule(const clv_engine *engine, int64_t micros, bool training);
 
 /* ---- feed.c: samples of a dataset as a rank's step needs them
  * --------------------------------------------------------- */

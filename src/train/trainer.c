@@ -16,8 +16,8 @@ static clv_status save(clv_trainer *t)
     const double start = clv_seconds();
     const clv_checkpoint c = {.cx = &t->engine.cx,
                               .config = &t->config,
-                              .params = t->engine.model.params,
-                              .param_count = t->engine.model.param_count,
+                              .params = t->engine.params,
+                              .param_count = t->engine.param_count,
                               .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
                               .progress = &t->progress,
                               .options = o,
@@ -106,7 +106,7 @@ static clv_status iterate(clv_trainer *t)
     clv_report_step(t, &step, lr, clv_seconds() - start);
     const int64_t every = t->options->check_replicas_interval;
     if (every > 0 && t->progress.iteration % every == 0)
-        CLV_TRY(clv_sentinel_check(&t->engine.cx, t->engine.model.params, t->engine.model.param_count, NULL));
+        CLV_TRY(clv_sentinel_check(&t->engine.cx, t->engine.params, t->engine.param_count, NULL));
     return clv_ok();
 }
 

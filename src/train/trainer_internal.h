@@ -37,6 +37,7 @@ typedef struct clv_trainer {
     clv_runtime rt;
     clv_config config;
     clv_tokenizer *tokenizer; /* NULL with mock data */
+    clv_stages stages;
     clv_engine engine;
     clv_feed train, valid; /* valid.data NULL: no evaluation */
     int64_t seq_length, global_batch, iterations, train_samples;

@@ -58,16 +58,22 @@ static clv_status shape_find(clv_trainer *t, const char *folder)
 static clv_status sizes_find(clv_trainer *t)
 {
     const clv_options *o = t->options;
-    const int64_t tp = o->tensor_model_parallel_size, world = clv_comm_size(t->world);
-    const int64_t dp = CLV_MAX(world / tp, 1);
+    const int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
+    const int64_t dp = CLV_MAX(clv_comm_size(t->world) / (tp * pp), 1);
     t->seq_length = o->is_set.seq_length ? o->seq_length : CLV_MIN(1024, t->config.max_positions);
     t->global_batch = o->is_set.global_batch_size ? o->global_batch_size : o->micro_batch_size * dp;
     t->train_samples = o->is_set.train_samples ? o->train_samples : o->train_iters * t->global_batch;
     t->iterations = CLV_CEIL_DIV(t->train_samples, t->global_batch);
-    const clv_layout layout = {.tp = (int)tp, .dp = (int)dp, .kv_heads = (int)t->config.kv_heads};
+    const clv_layout layout = {.tp = (int)tp, .dp = (int)dp, .pp = (int)pp, .kv_heads = (int)t->config.kv_heads};
     CLV_TRY(clv_gpt_check(&t->config, &layout, o->sequence_parallel, t->seq_length));
     const clv_sampler sampler = {.global_batch = t->global_batch, .micro_batch = o->micro_batch_size, .dp_size = dp};
     CLV_TRY(clv_sampler_check(&sampler));
+    CLV_TRY(clv_stages_make(&t->stages, o, t->config.layers));
+    const clv_pipeline pipeline = {.kind = clv_options_schedule(o),
+                                   .stages = (int)pp,
+                                   .chunks = (int)(t->stages.parts / pp),
+                                   .micros = (int)clv_sampler_micros(&sampler)};
+    CLV_TRY(clv_pipeline_check(&pipeline));
     return clv_lr_plan_make(&t->plan, o, t->global_batch, t->train_samples);
 }
 
@@ -164,7 +170,13 @@ static clv_status data_open(clv_trainer *t)
 static clv_status engine_open(clv_trainer *t)
 {
     const clv_options *o = t->options;
+    clv_recompute recompute;
+    CLV_TRY(clv_options_recompute(o, &recompute));
     const clv_engine_spec spec = {.config = &t->config,
+                                  .stages = &t->stages,
+                                  .schedule = clv_options_schedule(o),
+                                  .recompute = recompute,
+                                  .micros = clv_sampler_micros(&t->train.sampler),
                                   .sequence_parallel = o->sequence_parallel,
                                   .vocab_divisor = o->make_vocab_size_divisible_by,
                                   .micro_batch = o->micro_batch_size,
@@ -226,20 +238,20 @@ static clv_status weights_open(clv_trainer *t, const char *folder, bool resumabl
     clv_engine *e = &t->engine;
     const clv_options *o = t->options;
     if (folder[0] == 0) {
-        clv_gpt_init(&e->cx, &e->model, (uint64_t)o->seed);
+        clv_engine_init(e, (uint64_t)o->seed);
         return clv_ok();
     }
     const bool resume = resumable && !o->finetune;
     clv_progress saved = {0};
     const clv_checkpoint c = {.cx = &e->cx,
                               .config = &t->config,
-                              .params = e->model.params,
-                              .param_count = e->model.param_count,
+                              .params = e->params,
+                              .param_count = e->param_count,
                               .optimizer = resume && !o->no_load_optim ? &e->optimizer : NULL,
                               .progress = resume ? &saved : NULL,
                               .options = o};
     CLV_TRY(clv_checkpoint_load(&c, folder));
-    clv_gpt_rope_fill(&e->cx, &e->model);
+    clv_engine_tables(e);
     if (!resume) {
         clv_log(CLV_LOG_INFO, "weights from %s; iteration 0, new optimizer", folder);
         return clv_ok();
@@ -261,12 +273,7 @@ static void start_report(const clv_trainer *t)
     const clv_engine_bytes *p = &t->engine.planned;
     const double mib = 1048576.0;
     const int64_t b = t->options->micro_batch_size, dp = clv_mesh_size(t->rt.mesh, CLV_DP);
-    int64_t decayed = 0;
-    for (size_t i = 0; i < t->engine.model.param_count; i++) {
-        const clv_param *q = &t->engine.model.params[i];
-        decayed += q->decay ? q->whole[0] * q->whole[1] : 0;
-    }
-    const int64_t all = clv_gpt_parameters(&t->engine.model);
+    const int64_t all = clv_engine_parameters(&t->engine, false), decayed = clv_engine_parameters(&t->engine, true);
     clv_log(CLV_LOG_INFO,
             "model: %s, %lld layers, hidden %lld, %lld heads (%lld key/value), vocabulary %lld: %.2f M "
             "parameters, %.2f M with weight decay, %.2f M without",
@@ -339,5 +346,6 @@ void clv_trainer_close(clv_trainer *t)
         clv_feed_close(&t->valid);
     if (t->rt.mesh != NULL)
         clv_runtime_close(&t->rt);
+    clv_stages_free(&t->stages);
     clv_tokenizer_free(t->tokenizer);
 }
