@@ -241,6 +241,8 @@ static void test_conversions(void **state)
 {
     fixture *f = *state;
     enum { N = 1 << 16 };
+    /* the lower half of an f32, on, below and above where bf16 (0x8000) and f16 (0x1000) have their ties */
+    static const uint32_t lows[] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x3000, 0x7FFF, 0x8000, 0x8001, 0x9000, 0xFFFF};
     for (size_t t = 0; t < f->count; t++)
         for (clv_dtype type = CLV_BF16; type <= CLV_F16; type++) {
             const clv_tensor half = clv_new_as(&f->data, type, N), wide = clv_new_as(&f->data, CLV_F32, N);
@@ -253,9 +255,9 @@ static void test_conversions(void **state)
                 const float a = ((float *)wide.data)[i], b = ((float *)wide_ref.data)[i];
                 assert_true(a == b || (isnan(a) && isnan(b)));
             }
-            for (uint32_t low = 0; low < 1u << 14; low += 0x7FF) {
+            for (size_t l = 0; l < CLV_COUNT(lows); l++) {
                 for (uint32_t i = 0; i < N; i++)
-                    ((uint32_t *)wide.data)[i] = i << 16 | low << 2;
+                    ((uint32_t *)wide.data)[i] = i << 16 | lows[l];
                 f->tables[t]->copy(half, wide);
                 clv_backend_ref()->copy(half_ref, wide);
                 for (int i = 0; i < N; i++)
