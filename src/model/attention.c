@@ -167,7 +167,7 @@ void clv_self_attention_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const c
         saved->core.o = o;
         saved->core.lse = lse;
     }
-    clv_arena_release(cx->temp, mark);
+    clv_forward_release(cx, mark);
 }
 
 /* o and its log-sum-exp as the forward had them: kept, or computed again. */

@@ -52,7 +52,7 @@ void clv_block_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_block 
     clv_residual_forward(cx, y, x1, z, block->mlp.bias, &saved->drop2);                 /* y = x1 + drop(z+b) */
     if (keep != cx->save)
         saved->attention.x.ndim = saved->mlp.x.ndim = 0; /* computed again */
-    clv_arena_release(cx->temp, mark);
+    clv_forward_release(cx, mark);
 }
 
 /* A norm's output as the forward had it: kept, or computed again. */

@@ -84,7 +84,7 @@ void clv_mlp_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_mlp *m, 
     clv_tp_reduce(cx, y, p);              /* y = g(p)             */
 
     *saved = (clv_mlp_saved){.x = x, .u = kept(cx, keep_u, u), .v = kept(cx, keep_v, v)};
-    clv_arena_release(cx->temp, mark);
+    clv_forward_release(cx, mark);
 }
 
 /* u and v as the forward had them: kept, or computed again. */

@@ -35,7 +35,12 @@ static void bench_close(bench *w)
 /* A 1-D parameter of `whole` elements whose gradient is `value` everywhere. */
 static clv_param param_make(bench *w, int64_t whole, unsigned split, unsigned sum, float value)
 {
-    clv_param p = {.whole = {whole}, .ndim = 1, .split_dim = split != 0 ? 0 : -1, .split_axes = split, .sum_axes = sum};
+    clv_param p = {.here = true,
+                   .whole = {whole},
+                   .ndim = 1,
+                   .split_dim = split != 0 ? 0 : -1,
+                   .split_axes = split,
+                   .sum_axes = sum};
     p.w = p.dw = clv_new(&w->grads, CLV_R, whole / clv_mesh_size(w->mesh, split));
     for (int64_t i = 0; i < clv_numel(p.dw); i++)
         ((float *)p.dw.data)[i] = value;

@@ -3,6 +3,12 @@
 
 #include <stdio.h>
 
+void clv_forward_release(const clv_ctx *cx, size_t mark)
+{
+    if (cx->save != cx->temp)
+        clv_arena_release(cx->temp, mark);
+}
+
 size_t clv_dtype_size(clv_dtype dtype)
 {
     static const size_t sizes[CLV_DTYPES] = {4, 2, 2, 4, 1, 8, 8};

@@ -34,6 +34,10 @@ typedef struct clv_ctx {
     void (*idle)(const struct clv_mesh *mesh); /* between panels of a long product; NULL: nothing is in flight */
 } clv_ctx;
 
+/* The end of a forward's scratch. Where save and temp are one arena (recomputation, evaluation) what was saved lies among
+ * it, so nothing is released: the caller's mark does that. */
+void clv_forward_release(const clv_ctx *cx, size_t mark);
+
 size_t clv_dtype_size(clv_dtype dtype);
 const char *clv_dtype_name(clv_dtype dtype);
 const char *clv_place_name(clv_place place);

@@ -150,7 +150,8 @@ static int large(clv_comm *world, const char *family, const char *name)
     clv_mesh *mesh;
     must(clv_mesh_create(&mesh, world, &(clv_layout){.tp = (int)ranks}));
     clv_ctx cx = {.be = clv_backend_ref(), .mesh = mesh};
-    clv_param p = {.w = {.data = values, .dim = {rows, COLUMNS}, .ndim = 2},
+    clv_param p = {.here = true,
+                   .w = {.data = values, .dim = {rows, COLUMNS}, .ndim = 2},
                    .whole = {ROWS, COLUMNS},
                    .ndim = 2,
                    .split_axes = CLV_TP};

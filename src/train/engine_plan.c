@@ -7,12 +7,14 @@
 
 static clv_engine counting(const clv_engine_spec *spec)
 {
-    return (clv_engine){.spec = *spec,
-                        .weights = clv_arena_counting("weights"),
-                        .grads = clv_arena_counting("gradients"),
-                        .moments = clv_arena_counting("optimizer"),
-                        .save = clv_arena_counting("activations"),
-                        .temp = clv_arena_counting("scratch")};
+    clv_engine e = {.spec = *spec,
+                    .weights = clv_arena_counting("weights"),
+                    .grads = clv_arena_counting("gradients"),
+                    .moments = clv_arena_counting("optimizer"),
+                    .save = clv_arena_counting("activations"),
+                    .temp = clv_arena_counting("scratch")};
+    e.spec.micros = CLV_MAX(spec->micros, 1);
+    return e;
 }
 
 /* A step of a few micro-batches is enough to see the largest slot and the most scratch. */

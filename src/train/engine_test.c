@@ -53,7 +53,7 @@ static void run_open(run *r, clv_comm *world, run_spec asked)
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
     st = clv_engine_create(&r->engine, r->mesh, &spec);
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
-    clv_gpt_init(&r->engine.cx, &r->engine.model, 5);
+    clv_engine_init(&r->engine, 5);
 }
 
 static void run_close(run *r)

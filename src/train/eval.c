@@ -19,6 +19,7 @@ typedef struct clv_evaluation {
     const clv_options *options;
     clv_pretrained from;
     clv_runtime rt;
+    clv_stages stages;
     clv_engine engine;
     clv_windows *windows;
     int64_t seq_length, batch;
@@ -54,8 +55,9 @@ static clv_status files_open(clv_evaluation *e)
     const clv_config *config = &e->from.config;
     e->seq_length = o->is_set.seq_length ? o->seq_length : CLV_MIN((int64_t)DEFAULT_SEQ, config->max_positions);
     e->batch = o->is_set.micro_batch_size ? o->micro_batch_size : DEFAULT_BATCH;
-    const clv_layout layout = {.tp = (int)o->tensor_model_parallel_size};
+    const clv_layout layout = {.tp = (int)o->tensor_model_parallel_size, .pp = (int)o->pipeline_model_parallel_size};
     CLV_TRY(clv_gpt_check(config, &layout, o->sequence_parallel, e->seq_length));
+    CLV_TRY(clv_stages_make(&e->stages, o, config->layers));
     CLV_TRY(rules_read(e));
     return clv_windows_open(&e->windows, &e->from, o, e->seq_length);
 }
@@ -65,6 +67,7 @@ static clv_status model_open(clv_evaluation *e)
     const clv_options *o = e->options;
     CLV_TRY(clv_runtime_open(&e->rt, e->world, o, &e->from.config));
     const clv_engine_spec spec = {.config = &e->from.config,
+                                  .stages = &e->stages,
                                   .sequence_parallel = o->sequence_parallel,
                                   .vocab_divisor = o->make_vocab_size_divisible_by,
                                   .micro_batch = e->batch,
@@ -72,7 +75,8 @@ static clv_status model_open(clv_evaluation *e)
                                   .documents = e->rules.reset_attention,
                                   .backend = o->backend};
     CLV_TRY(clv_engine_create(&e->engine, e->rt.mesh, &spec));
-    return clv_pretrained_weights(&e->from, &e->engine.cx, &e->engine.model);
+    clv_engine_tables(&e->engine);
+    return clv_pretrained_weights(&e->from, &e->engine.cx, e->engine.params, e->engine.param_count);
 }
 
 static clv_status evaluation_open(clv_evaluation *e)
@@ -98,6 +102,7 @@ static void evaluation_close(clv_evaluation *e)
     free(e->other);
     clv_windows_close(e->windows);
     clv_engine_destroy(&e->engine);
+    clv_stages_free(&e->stages);
     clv_runtime_close(&e->rt);
     clv_pretrained_close(&e->from);
 }

@@ -109,7 +109,9 @@ static clv_status model_open(clv_generation *g, const clv_options *o)
                                      .rows = longest + CLV_MIN(o->max_new_tokens, config->max_positions - shortest),
                                      .backend = o->backend};
     CLV_TRY(clv_generator_create(&g->generator, g->rt.mesh, &spec));
-    return clv_pretrained_weights(&g->from, &g->generator.cx, &g->generator.model);
+    clv_gpt *model = &g->generator.model;
+    clv_gpt_rope_fill(&g->generator.cx, model);
+    return clv_pretrained_weights(&g->from, &g->generator.cx, model->params, model->param_count);
 }
 
 clv_status clv_generation_open(clv_generation *g, clv_comm *world, const clv_options *o)

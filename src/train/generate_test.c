@@ -37,21 +37,20 @@ typedef struct pair { /* one model twice: with a cache, and as evaluation runs i
     clv_generator cached;
     clv_engine whole;
     float *logits; /* [SEQ, v] of the forward */
-    int32_t tokens[SEQ];
+    int32_t tokens[SEQ + 1];
 } pair;
+
+static void keep_logits(void *user, int64_t micro, clv_tensor logits)
+{
+    pair *p = user;
+    (void)micro;
+    clv_to_host(&p->whole.cx, p->logits, logits);
+}
 
 static void forward(pair *p)
 {
-    clv_engine *e = &p->whole;
-    int32_t pos[SEQ];
-    for (int32_t i = 0; i < SEQ; i++)
-        pos[i] = i;
-    const size_t mark = clv_arena_mark(&e->temp);
-    clv_batch batch = {.tokens = clv_new_as(&e->temp, CLV_I32, SEQ, 1), .pos = clv_new_as(&e->temp, CLV_I32, SEQ, 1)};
-    clv_from_host(&e->cx, batch.tokens, p->tokens);
-    clv_from_host(&e->cx, batch.pos, pos);
-    clv_to_host(&e->cx, p->logits, clv_gpt_logits(&e->cx, &e->model, &batch));
-    clv_arena_release(&e->temp, mark);
+    const clv_samples sample = {.count = 1, .tokens = p->tokens};
+    clv_engine_logits(&p->whole, &sample, keep_logits, p);
 }
 
 static clv_status pair_open(pair *p, const clv_mesh *mesh, const clv_pretrained *from)
@@ -62,8 +61,10 @@ static clv_status pair_open(pair *p, const clv_mesh *mesh, const clv_pretrained 
         .config = &from->config, .vocab_divisor = 1, .batch = 1, .rows = SEQ, .backend = "cpu"};
     CLV_TRY(clv_engine_create(&p->whole, mesh, &whole));
     CLV_TRY(clv_generator_create(&p->cached, mesh, &cached));
-    CLV_TRY(clv_pretrained_weights(from, &p->whole.cx, &p->whole.model));
-    CLV_TRY(clv_pretrained_weights(from, &p->cached.cx, &p->cached.model));
+    CLV_TRY(clv_pretrained_weights(from, &p->whole.cx, p->whole.params, p->whole.param_count));
+    clv_engine_tables(&p->whole);
+    clv_gpt_rope_fill(&p->cached.cx, &p->cached.model);
+    CLV_TRY(clv_pretrained_weights(from, &p->cached.cx, p->cached.model.params, p->cached.model.param_count));
     p->logits = clv_alloc((size_t)(SEQ * p->cached.logits.dim[1]), sizeof *p->logits);
     for (int i = 0; i < SEQ; i++)
         p->tokens[i] = (int32_t)(clv_uniform_at(3, (uint64_t)i) * (float)from->config.vocab);
@@ -199,7 +200,8 @@ static clv_status write_all(const desk *d, const clv_sampling *sampling, int64_t
     clv_generator g;
     clv_status st = clv_generator_create(&g, d->mesh, &spec);
     if (st.code == CLV_OK)
-        st = clv_pretrained_weights(&d->from, &g.cx, &g.model);
+        clv_gpt_rope_fill(&g.cx, &g.model);
+    st = clv_pretrained_weights(&d->from, &g.cx, g.model.params, g.model.param_count);
     for (size_t first = 0; st.code == CLV_OK && first < PROMPTS; first += (size_t)batch)
         st = clv_generator_write(&g, &how, d->prompt, PROMPTS, first);
     clv_generator_destroy(&g);

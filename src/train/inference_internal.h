@@ -19,8 +19,8 @@ typedef struct clv_pretrained {
 clv_status clv_pretrained_open(clv_pretrained *from, const clv_options *options);
 void clv_pretrained_close(clv_pretrained *from);
 clv_status clv_pretrained_need_tokenizer(const clv_pretrained *from);
-/* Fills the parameters and the rope table. Collective: world. */
-clv_status clv_pretrained_weights(const clv_pretrained *from, clv_ctx *cx, clv_gpt *model);
+/* Fills the parameters. Collective: world. */
+clv_status clv_pretrained_weights(const clv_pretrained *from, clv_ctx *cx, clv_param *params, size_t count);
 /* The ids after which a text is over: of config.json, generation_config.json and the tokenizer. */
 clv_status clv_pretrained_stops(const clv_pretrained *from, clv_ids *stops);
 

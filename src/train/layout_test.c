@@ -141,8 +141,8 @@ static double box_error(const clv_mesh *mesh, const clv_param *p, clv_tensor par
 static int params_expect(clv_comm *world, const variant *v, clv_engine *e, clv_engine *alone, bool gradients)
 {
     int failed = 0;
-    for (size_t i = 0; i < e->model.param_count; i++) {
-        const clv_param *p = &e->model.params[i], *q = &alone->model.params[i];
+    for (size_t i = 0; i < e->param_count; i++) {
+        const clv_param *p = &e->params[i], *q = &alone->params[i];
         const double error = box_error(e->cx.mesh, p, gradients ? p->dw : p->w, gradients ? q->dw : q->w);
         /* a k bias without q and k norms has a true gradient of zero: only noise is there to compare */
         const bool noise = !v->config.qk_norm && strstr(p->name, "linear_k.bias") != NULL;
@@ -170,7 +170,7 @@ static int steps_expect(clv_comm *world, const variant *v, clv_engine *e, clv_en
         clv_engine_update(alone, &b, 1e-3);
     }
     failed += params_expect(world, v, e, alone, false);
-    const clv_status drift = clv_sentinel_check(&e->cx, e->model.params, e->model.param_count, &e->optimizer);
+    const clv_status drift = clv_sentinel_check(&e->cx, e->params, e->param_count, &e->optimizer);
     EXPECT(drift.code == CLV_OK, "%s: %s", v->name, drift.text);
     return failed;
 }
@@ -179,8 +179,9 @@ static int arenas_expect(clv_comm *world, const variant *v, const clv_engine *e)
 {
     int failed = 0;
     EXPECT(e->weights.peak == e->planned.weights && e->grads.peak == e->planned.grads &&
-               e->moments.peak == e->planned.moments && e->save.peak == e->planned.save,
-           "%s: arenas differ from the plan: activations %zu, planned %zu", v->name, e->save.peak, e->planned.save);
+               e->moments.peak == e->planned.moments && e->chunk[0].slot[0].save.peak == e->planned.save,
+           "%s: arenas differ from the plan: activations %zu, planned %zu", v->name, e->chunk[0].slot[0].save.peak,
+           e->planned.save);
     return failed;
 }
 
@@ -200,8 +201,8 @@ static int variant_run(clv_comm *world, const variant *v, bool sequence_parallel
     st = clv_engine_create(&engine, mesh, &spec);
     EXPECT(st.code == CLV_OK, "%s: %s", v->name, st.text);
     clv_engine_create(&alone, alone_mesh, &alone_spec);
-    clv_gpt_init(&engine.cx, &engine.model, 5);
-    clv_gpt_init(&alone.cx, &alone.model, 5);
+    clv_engine_init(&engine, 5);
+    clv_engine_init(&alone, 5);
     failed += params_expect(world, v, &engine, &alone, false); /* the same weights are drawn on every layout */
     failed += steps_expect(world, v, &engine, &alone);
     failed += arenas_expect(world, v, &engine);

@@ -39,7 +39,7 @@ static fixture fixture_open(float weight, float gradient)
     assert_int_equal(clv_arena_create(&f.arena, "test", 1 << 16).code, CLV_OK);
     for (int i = 0; i < 3; i++) {
         clv_param *p = &f.params[i];
-        *p = (clv_param){.ndim = i == 0 ? 2 : 1, .split_dim = -1, .decay = i == 0};
+        *p = (clv_param){.here = true, .ndim = i == 0 ? 2 : 1, .split_dim = -1, .decay = i == 0};
         p->w = clv_tensor_typed(&f.arena, CLV_F32, p->ndim, (int64_t[]){4, 2});
         p->dw = clv_tensor_typed(&f.arena, CLV_F32, p->ndim, (int64_t[]){4, 2});
         fill(&f, p->w, weight);

@@ -110,6 +110,9 @@ void clv_pipeline_run(clv_engine *e, const clv_pass *pass)
     const int64_t micros = pass->samples->count / e->spec.micro_batch;
     run r = {.e = e, .pass = pass, .pp = clv_mesh_comm(e->cx.mesh, CLV_PP)};
     r.list = clv_pipeline_schedule(e, micros, pass->training);
+    for (int c = 0; pass->training && c < e->chunks; c++)
+        CLV_CHECK(clv_schedule_in_flight(&r.list, c) <= e->chunk[c].slots, "%lld micro-batches need more than %d slots",
+                  (long long)micros, e->chunk[c].slots);
     e->cx.rng = pass->training ? &e->rng : NULL;
     post(&r, 0);
     for (int i = 0; i < r.list.count; i++) {

@@ -51,13 +51,10 @@ clv_status clv_pretrained_need_tokenizer(const clv_pretrained *from)
     return clv_ok();
 }
 
-clv_status clv_pretrained_weights(const clv_pretrained *from, clv_ctx *cx, clv_gpt *model)
+clv_status clv_pretrained_weights(const clv_pretrained *from, clv_ctx *cx, clv_param *params, size_t count)
 {
-    const clv_checkpoint weights = {
-        .cx = cx, .config = &from->config, .params = model->params, .param_count = model->param_count};
-    CLV_TRY(clv_checkpoint_load(&weights, from->folder));
-    clv_gpt_rope_fill(cx, model);
-    return clv_ok();
+    const clv_checkpoint weights = {.cx = cx, .config = &from->config, .params = params, .param_count = count};
+    return clv_checkpoint_load(&weights, from->folder);
 }
 
 /* ---- ends ----------------------------------------------------------------------------------------------------------

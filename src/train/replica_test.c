@@ -63,7 +63,7 @@ static void run_open(run *r, clv_comm *world, int dp)
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
     st = clv_engine_create(&r->engine, r->mesh, &spec);
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
-    clv_gpt_init(&r->engine.cx, &r->engine.model, 5);
+    clv_engine_init(&r->engine, 5);
 }
 
 static void run_close(run *r)
@@ -89,7 +89,7 @@ static clv_step step_of(run *r, int64_t iteration)
 /* Are the gradients that several ranks hold bit-equal? */
 static clv_status gradients_check(const run *r)
 {
-    const clv_gpt *model = &r->engine.model;
+    const clv_engine *model = &r->engine;
     clv_param *params = clv_alloc(model->param_count, sizeof *params);
     memcpy(params, model->params, model->param_count * sizeof *params);
     for (size_t i = 0; i < model->param_count; i++)
@@ -115,7 +115,7 @@ static int stay_equal(clv_comm *world, bool gpt, int dp)
             clv_engine_update(&r.engine, &step, 1e-3);
         }
         const clv_status st =
-            clv_sentinel_check(&r.engine.cx, r.engine.model.params, r.engine.model.param_count, &r.engine.optimizer);
+            clv_sentinel_check(&r.engine.cx, r.engine.params, r.engine.param_count, &r.engine.optimizer);
         EXPECT(st.code == CLV_OK, "after %d updates: %s", STEPS, st.text);
         run_close(&r);
     }
@@ -148,9 +148,9 @@ static int flip_expect(clv_comm *world, run *r, size_t i, clv_tensor t)
 {
     int failed = 0;
     clv_engine *e = &r->engine;
-    const char *name = e->model.params[i].name;
+    const char *name = e->params[i].name;
     flip(world, t);
-    const clv_status st = clv_sentinel_check(&e->cx, e->model.params, e->model.param_count, &e->optimizer);
+    const clv_status st = clv_sentinel_check(&e->cx, e->params, e->param_count, &e->optimizer);
     EXPECT(st.code == CLV_CHECK_FAILED && strstr(st.text, name) != NULL, "a flipped bit of %s: %s", name, st.text);
     flip(world, t);
     return failed;
@@ -162,8 +162,8 @@ static int sentinel_finds_a_bit(clv_comm *world)
     run r = {.config = config_make(false)};
     run_open(&r, world, 1);
     clv_engine *e = &r.engine;
-    for (size_t i = 0; i < e->model.param_count; i++) {
-        const clv_param *p = &e->model.params[i];
+    for (size_t i = 0; i < e->param_count; i++) {
+        const clv_param *p = &e->params[i];
         if (clv_mesh_size(r.mesh, CLV_TP & ~p->split_axes) == 1)
             continue;
         replicated++;
@@ -172,7 +172,7 @@ static int sentinel_finds_a_bit(clv_comm *world)
         failed += flip_expect(world, &r, i, e->optimizer.v[i]);
     }
     EXPECT(replicated >= 2 * (2 + 2 + 2) + 1, "only %d parameters are replicated", replicated);
-    const clv_status st = clv_sentinel_check(&e->cx, e->model.params, e->model.param_count, &e->optimizer);
+    const clv_status st = clv_sentinel_check(&e->cx, e->params, e->param_count, &e->optimizer);
     EXPECT(st.code == CLV_OK, "with the bits back: %s", st.text);
     run_close(&r);
     return failed;

@@ -160,7 +160,7 @@ void clv_runtime_close(clv_runtime *rt);
 /* ---- schedule.c: in which order a pipeline stage works
  * ------------------------------------------------------------------ */
 
-typedef enum clv_pipeline_kind { CLV_GPIPE, CLV_1F1B } clv_pipeline_kind;
+typedef enum clv_pipeline_kind { CLV_1F1B, CLV_GPIPE } clv_pipeline_kind;
 typedef struct clv_pipeline {
     clv_pipeline_kind kind;
     int stages, stage; /* p, and which of them */

@@ -15,6 +15,8 @@ typedef struct clv_case {
     clv_safetensors *expected;
     clv_json *json;
     clv_config config;
+    clv_stages stages;
+    clv_recompute recompute;
     int64_t steps, batch, seq_length;
     int32_t *tokens; /* [steps, B, s + 1] */
     float *mask;     /* [steps, B, s] */
@@ -99,6 +101,7 @@ static void case_close(clv_case *c)
 {
     free(c->tokens);
     free(c->mask);
+    clv_stages_free(&c->stages);
     clv_json_free(c->json);
     clv_safetensors_close(c->expected);
 }
@@ -153,8 +156,8 @@ static clv_span span_of(const clv_case *c, const char *lead, const clv_file_slot
 /* Every parameter's gradient (relative to the largest element of its file tensor) or weight (absolute). */
 static void params_compare(const clv_case *c, clv_engine *e, bool gradients, clv_verdict *v)
 {
-    for (size_t i = 0; i < e->model.param_count; i++) {
-        const clv_param *p = &e->model.params[i];
+    for (size_t i = 0; i < e->param_count; i++) {
+        const clv_param *p = &e->params[i];
         float *got = clv_param_gather(&e->cx, p, gradients ? p->dw : p->w);
         const clv_file_slot slot = clv_family_slot(&c->config, p);
         double error = 0.0;
@@ -170,42 +173,46 @@ static void params_compare(const clv_case *c, clv_engine *e, bool gradients, clv
     }
 }
 
-/* Largest error of this rank's columns of one sample's logits: got f32 [s, v]. */
-static double logits_error(const clv_case *c, const clv_vocab *vocab, const float *got, const float *want)
+/* Logits of one micro-batch against the expected ones of its samples. */
+typedef struct clv_logits_check {
+    const clv_case *c;
+    clv_engine *e;
+    const float *want; /* [B, T, V] */
+    int64_t first;     /* sample of micro-batch 0 */
+    double worst;
+} clv_logits_check;
+
+static void logits_visit(void *user, int64_t micro, clv_tensor logits)
 {
-    double worst = 0.0;
-    const int64_t v = vocab->l.w.dim[0];
-    for (int64_t i = 0; i < c->seq_length; i++)
+    clv_logits_check *k = user;
+    const clv_vocab *vocab = &k->e->chunk[k->e->chunks - 1].model.head.output;
+    const int64_t v = clv_last(logits), b = k->e->spec.micro_batch, s = k->c->seq_length, classes = k->c->config.vocab;
+    float *got = clv_alloc((size_t)clv_numel(logits), sizeof *got);
+    clv_to_host(&k->e->cx, got, logits);
+    for (int64_t row = 0; row < s * b; row++) {
+        const int64_t sample = k->first + micro * b + row % b;
+        const float *want = k->want + (sample * s + row / b) * classes + vocab->first;
         for (int64_t j = 0; j < vocab->real; j++) {
-            const double error = fabs((double)got[i * v + j] - (double)want[i * c->config.vocab + vocab->first + j]);
-            worst = isnan(error) ? INFINITY : fmax(worst, error);
+            const double error = fabs((double)got[row * v + j] - (double)want[j]);
+            k->worst = isnan(error) ? INFINITY : fmax(k->worst, error);
         }
-    return worst;
+    }
+    free(got);
 }
 
 static clv_status logits_compare(const clv_case *c, clv_engine *e, clv_verdict *verdict)
 {
+    clv_logits_check k = {.c = c, .e = e};
     float *want = NULL;
     CLV_TRY(read_whole(c->expected, "logits", CLV_F32, (void **)&want));
-    const int64_t s = c->seq_length, v = e->model.head.output.l.w.dim[0];
-    float *got = clv_alloc((size_t)(s * v), sizeof *got);
-    int32_t *pos = clv_alloc((size_t)s, sizeof *pos);
-    for (int64_t i = 0; i < s; i++)
-        pos[i] = (int32_t)i;
-    double worst = 0.0;
-    for (int64_t j = 0; j < c->batch; j++) {
-        const size_t mark = clv_arena_mark(&e->temp);
-        clv_batch batch = {.tokens = clv_new_as(&e->temp, CLV_I32, s, 1), .pos = clv_new_as(&e->temp, CLV_I32, s, 1)};
-        clv_from_host(&e->cx, batch.tokens, c->tokens + j * (s + 1));
-        clv_from_host(&e->cx, batch.pos, pos);
-        clv_to_host(&e->cx, got, clv_gpt_logits(&e->cx, &e->model, &batch));
-        worst = fmax(worst, logits_error(c, &e->model.head.output, got, want + j * s * c->config.vocab));
-        clv_arena_release(&e->temp, mark);
-    }
-    clv_all_reduce(clv_mesh_world(e->cx.mesh), &worst, &worst, 1, CLV_F64, CLV_MAX);
-    clv_judge(verdict, "logits", worst, clv_verify_limits().logits);
-    free(pos);
-    free(got);
+    int64_t *index = clv_alloc((size_t)c->batch, sizeof *index);
+    const clv_samples samples = samples_of(c, e->cx.mesh, 0, index);
+    k.want = want;
+    k.first = index[0];
+    clv_engine_logits(e, &samples, logits_visit, &k);
+    clv_all_reduce(clv_mesh_world(e->cx.mesh), &k.worst, &k.worst, 1, CLV_F64, CLV_MAX);
+    clv_judge(verdict, "logits", k.worst, clv_verify_limits().logits);
+    free(index);
     free(want);
     return clv_ok();
 }
@@ -231,9 +238,9 @@ static void step_compare(const clv_case *c, int64_t i, const clv_step *step, clv
 static clv_status steps_run(const clv_case *c, clv_engine *e, const clv_options *options, clv_verdict *v)
 {
     const clv_checkpoint weights = {
-        .cx = &e->cx, .config = &c->config, .params = e->model.params, .param_count = e->model.param_count};
+        .cx = &e->cx, .config = &c->config, .params = e->params, .param_count = e->param_count};
     CLV_TRY(clv_checkpoint_load(&weights, options->reference));
-    clv_gpt_rope_fill(&e->cx, &e->model);
+    clv_engine_tables(e);
     CLV_TRY(logits_compare(c, e, v));
     int64_t *index = clv_alloc((size_t)c->batch, sizeof *index);
     for (int64_t i = 0; i < c->steps; i++) {
@@ -246,12 +253,16 @@ static clv_status steps_run(const clv_case *c, clv_engine *e, const clv_options 
     }
     params_compare(c, e, false, v);
     free(index);
-    return clv_sentinel_check(&e->cx, e->model.params, e->model.param_count, &e->optimizer);
+    return clv_sentinel_check(&e->cx, e->params, e->param_count, &e->optimizer);
 }
 
-static clv_engine_spec spec_of(const clv_case *c, const clv_options *options)
+static clv_engine_spec spec_of(const clv_case *c, const clv_options *options, const clv_mesh *mesh)
 {
     return (clv_engine_spec){.config = &c->config,
+                             .stages = &c->stages,
+                             .schedule = clv_options_schedule(options),
+                             .recompute = c->recompute,
+                             .micros = c->batch / clv_mesh_size(mesh, CLV_DP) / options->micro_batch_size,
                              .sequence_parallel = options->sequence_parallel,
                              .vocab_divisor = options->is_set.make_vocab_size_divisible_by
                                                   ? options->make_vocab_size_divisible_by
@@ -276,7 +287,12 @@ static clv_status verify_in(clv_runtime *rt, const clv_case *c, const clv_option
         return clv_fail(CLV_BAD_INPUT,
                         "the case has %lld samples a step; micro-batch-size %lld x dp %lld does not divide them",
                         (long long)c->batch, (long long)b, (long long)dp);
-    const clv_engine_spec spec = spec_of(c, options);
+    const clv_pipeline pipeline = {.kind = clv_options_schedule(options),
+                                   .stages = c->stages.stages,
+                                   .chunks = c->stages.parts / c->stages.stages,
+                                   .micros = (int)(c->batch / (dp * b))};
+    CLV_TRY(clv_pipeline_check(&pipeline));
+    const clv_engine_spec spec = spec_of(c, options, rt->mesh);
     clv_engine engine;
     CLV_TRY(clv_engine_create(&engine, rt->mesh, &spec));
     const clv_status st = steps_run(c, &engine, options, v);
@@ -294,7 +310,12 @@ static clv_status verify_reference(clv_comm *world, const clv_options *options, 
 {
     clv_case c;
     clv_status st = clv_comm_agree(world, case_open(&c, options->reference));
-    const clv_layout layout = {.tp = (int)options->tensor_model_parallel_size};
+    const clv_layout layout = {.tp = (int)options->tensor_model_parallel_size,
+                               .pp = (int)options->pipeline_model_parallel_size};
+    if (st.code == CLV_OK)
+        st = clv_stages_make(&c.stages, options, c.config.layers);
+    if (st.code == CLV_OK)
+        st = clv_options_recompute(options, &c.recompute);
     if (st.code == CLV_OK)
         st = clv_gpt_check(&c.config, &layout, options->sequence_parallel, c.seq_length);
     clv_runtime rt = {0};

@@ -61,9 +61,9 @@ static clv_status engine_open(clv_engine *e, const clv_mesh *mesh, const clv_tri
         .clip_grad = 1.0};
     CLV_TRY(clv_engine_create(e, mesh, &spec));
     const clv_checkpoint weights = {
-        .cx = &e->cx, .config = &d->config, .params = e->model.params, .param_count = e->model.param_count};
+        .cx = &e->cx, .config = &d->config, .params = e->params, .param_count = e->param_count};
     CLV_TRY(clv_checkpoint_load(&weights, d->options->reference));
-    clv_gpt_rope_fill(&e->cx, &e->model);
+    clv_engine_tables(e);
     return clv_ok();
 }
 
@@ -86,7 +86,7 @@ static float *host_copy(clv_ctx *cx, clv_tensor t)
 /* Largest difference of this rank's box from the lone rank's tensor, and that tensor's largest element. */
 static void box_compare(clv_engine *e, clv_engine *alone, size_t i, bool gradient, double out[2])
 {
-    const clv_param *p = &e->model.params[i], *q = &alone->model.params[i];
+    const clv_param *p = &e->params[i], *q = &alone->params[i];
     const clv_tensor part = gradient ? p->dw : p->w, whole = gradient ? q->dw : q->w;
     const int64_t pc = p->ndim > 1 ? part.dim[1] : 1, wc = p->ndim > 1 ? whole.dim[1] : 1;
     const clv_box box = clv_param_box(e->cx.mesh, p);
@@ -106,18 +106,18 @@ static void box_compare(clv_engine *e, clv_engine *alone, size_t i, bool gradien
 static void params_compare(const clv_trial *t, clv_engine *e, clv_engine *alone, bool gradient, clv_verdict *v)
 {
     double floor = 0.0; /* a gradient far below the largest of all is noise (a key bias cancels in the softmax) */
-    for (size_t i = 0; gradient && i < e->model.param_count; i++) {
+    for (size_t i = 0; gradient && i < e->param_count; i++) {
         double both[2];
         box_compare(e, alone, i, true, both);
         floor = fmax(floor, 1e-4 * both[1]);
     }
-    for (size_t i = 0; i < e->model.param_count; i++) {
+    for (size_t i = 0; i < e->param_count; i++) {
         double both[2];
         char what[160];
         box_compare(e, alone, i, gradient, both);
         double error = gradient ? both[0] / fmax(both[1], fmax(floor, 1e-30)) : both[0];
         clv_all_reduce(clv_mesh_world(e->cx.mesh), &error, &error, 1, CLV_F64, CLV_MAX);
-        snprintf(what, sizeof what, "%s: %s %s", t->name, gradient ? "gradient" : "weight", e->model.params[i].name);
+        snprintf(what, sizeof what, "%s: %s %s", t->name, gradient ? "gradient" : "weight", e->params[i].name);
         clv_judge(v, what, error, gradient ? clv_verify_limits().gradient : clv_verify_limits().weight);
     }
 }
@@ -163,7 +163,7 @@ static clv_status trial_run(clv_comm *world, const clv_trial *t, const clv_trial
         st = clv_comm_agree(world, engine_open(&alone, one, d, false));
     if (st.code == CLV_OK) {
         steps_compare(t, d, &e, &alone, v);
-        st = clv_sentinel_check(&e.cx, e.model.params, e.model.param_count, &e.optimizer);
+        st = clv_sentinel_check(&e.cx, e.params, e.param_count, &e.optimizer);
     }
     clv_engine_destroy(&e);
     clv_engine_destroy(&alone);

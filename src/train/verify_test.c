@@ -14,18 +14,20 @@ static const char *const cases[] = {"gpt2-tiny",      "llama-gqa",  "llama-mha-t
 static int verify_expect(clv_comm *world, const char *name, int tp, char **more, int count)
 {
     int failed = 0;
-    char folder[512], size[16];
+    char folder[512], size[16], all[256] = "";
     snprintf(folder, sizeof folder, "%s/%s", CLEAVE_GOLDEN, name);
     snprintf(size, sizeof size, "%d", tp);
-    char *argv[16] = {"--reference", folder, "--tensor-model-parallel-size", size};
-    for (int i = 0; i < count; i++)
+    char *argv[20] = {"--reference", folder, "--tensor-model-parallel-size", size};
+    for (int i = 0; i < count; i++) {
         argv[4 + i] = more[i];
+        snprintf(all + strlen(all), sizeof all - strlen(all), " %s", more[i]);
+    }
     clv_options options;
     clv_options_default(&options, 'V');
     clv_status st = clv_options_parse(&options, 4 + count, argv, NULL);
     if (st.code == CLV_OK)
         st = clv_verify(world, &options);
-    EXPECT(st.code == CLV_OK, "%s at tp %d %s: %s", name, tp, count > 0 ? more[0] : "", st.text);
+    EXPECT(st.code == CLV_OK, "%s at tp %d%s: %s", name, tp, all, st.text);
     clv_options_free(&options);
     return failed;
 }
@@ -90,6 +92,45 @@ static int against_one_rank(clv_comm *world)
     return verify_expect(world, "llama-gqa", tp, (char *[]){"--layouts", layouts}, 2);
 }
 
+/* Every pipeline of these ranks, plain, interleaved, with tp, with dp, with what is left computed again. */
+static int pipelines(clv_comm *world)
+{
+    static const struct {
+        int ranks, tp;
+        const char *options;
+    } rows[] = {{1, 1, "--recompute-granularity full --recompute-num-layers 3"},
+                {1, 1, "--recompute-granularity full --recompute-method block --recompute-num-layers 2"},
+                {1, 1, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp_act"},
+                {2, 2, "--recompute-granularity selective --recompute-modules mlp --sequence-parallel"},
+                {2, 1, "--pipeline-model-parallel-size 2"},
+                {2, 1, "--pipeline-model-parallel-size 2 --pipeline-schedule gpipe"},
+                {2, 1, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"},
+                {2, 1, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3"},
+                {2, 1, "--pipeline-model-parallel-size 2 --micro-batch-size 8 --recompute-granularity full"},
+                {4, 2, "--pipeline-model-parallel-size 2 --sequence-parallel --recompute-granularity full"},
+                {4, 1, "--pipeline-model-parallel-size 4"},
+                {4, 1, "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2"},
+                {4, 1, "--pipeline-model-parallel-size 4 --micro-batch-size 4 --pipeline-schedule gpipe"},
+                {4, 1, "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t*3|t*2|ttL"},
+                {4, 1, "--pipeline-model-parallel-size 2"},
+                {8, 2, "--pipeline-model-parallel-size 4 --sequence-parallel"},
+                {8, 1, "--pipeline-model-parallel-size 4"},
+                {8, 2, "--pipeline-model-parallel-size 2 --sequence-parallel"}};
+    int failed = 0;
+    for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+        if (rows[i].ranks != clv_comm_size(world))
+            continue;
+        char text[256], *words[16], *rest = NULL;
+        int count = 0;
+        snprintf(text, sizeof text, "%s", rows[i].options);
+        for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
+            words[count++] = word;
+        failed += verify_expect(world, "llama-deep", rows[i].tp, words, count);
+        failed += verify_expect(world, "gpt2-deep-tied", rows[i].tp, words, count);
+    }
+    return failed;
+}
+
 static int data_parallel(clv_comm *world)
 {
     const int size = clv_comm_size(world);
@@ -107,6 +148,7 @@ int main(int argc, char **argv)
                                      {"whole batch as micro-batch", whole_batch},
                                      {"reference kernels", reference_kernels},
                                      {"against one rank", against_one_rank},
+                                     {"pipelines and recomputation", pipelines},
                                      {"data parallel", data_parallel},
                                      {0}});
 }
