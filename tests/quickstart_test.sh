@@ -44,7 +44,7 @@ grep -q 'iteration *20/20' "$folder/stderr" || complain "no progress line of the
 for name in config.json model.safetensors tokenizer.json; do
     [ -s "$folder/out/model/iter_0000020/$name" ] || complain "the model's folder has no $name"
 done
-[ "$(wc -l <"$folder/out/metrics.jsonl")" -eq 20 ] || complain "metrics.jsonl does not have 20 lines"
+[ "$(grep -c lm_loss "$folder/out/metrics.jsonl")" -eq 20 ] || complain "metrics.jsonl does not have 20 updates"
 grep -q '</svg>' "$folder/out/loss.svg" || complain "loss.svg is no picture"
 [ "$(wc -c <"$folder/out/sample.txt")" -gt 200 ] || complain "200 tokens are more than $(wc -c <"$folder/out/sample.txt") bytes"
 
