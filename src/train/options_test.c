@@ -115,7 +115,7 @@ static void test_megatron(void **state)
     assert_string_equal(o.position_embedding_type, "rope");
     assert_true(o.norm_epsilon == 1e-6);
     ASSERT_FAILS(PARSE(&o, "--bf16"), CLV_BAD_USAGE, "--bf16", "not in this version");
-    ASSERT_FAILS(PARSE(&o, "--pipeline-model-parallel-size", "2"), CLV_BAD_USAGE, "size 2", "not in this version");
+    ASSERT_FAILS(PARSE(&o, "--context-parallel-size", "2"), CLV_BAD_USAGE, "size 2", "not in this version");
     ASSERT_FAILS(PARSE(&o, "--optimizer", "sgd"), CLV_BAD_USAGE, "sgd", "adam");
     ASSERT_FAILS(PARSE(&o, "--num-experts", "8"), CLV_BAD_USAGE, "--num-experts", "not in this version");
     clv_log_setup(CLV_LOG_INFO, 0, 1);
