@@ -1,6 +1,7 @@
 /* tokenizer_test.c - the semantics of encoding and decoding, what is refused, decoding as ids arrive. Ids and texts are
  * those of Hugging Face's library, but for two differences on purpose: a template's first token is not doubled, and an
  * added token whose id disagrees with its place is refused. */
+#include <time.h>
 #include "format/tokenizer_test_internal.h"
 
 #include <stdio.h>
