@@ -105,3 +105,39 @@ double clv_backend_peak(void)
     }
     return best;
 }
+
+/* ---- scratch ----------------------------------------------------------------------------------------------------- */
+
+size_t clv_scratch_norm(int64_t columns)
+{
+    return (size_t)clv_backend_threads() * 2 * (size_t)columns * sizeof(float);
+}
+
+size_t clv_attention_tiles(int64_t dim)
+{
+    return (size_t)(7 * CPU_TILE * cpu_head_width(dim) + 3 * CPU_TILE * CPU_TILE) * sizeof(float);
+}
+
+size_t clv_scratch_attention(clv_tensor q, const clv_attn *a)
+{
+    return q.dim[0] > CPU_FEW ? (size_t)clv_backend_threads() * clv_attention_tiles(a->q.dim) : 0;
+}
+
+/* With at least as many units as threads a buffer serves a thread, else the units are cut until all threads work. */
+clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a)
+{
+    const int64_t threads = clv_backend_threads(), tiles = CLV_CEIL_DIV(qkv.dim[0], CPU_TILE);
+    clv_attn_plan plan = {.units = qkv.dim[1] * a->k.count, .parts = 1, .buffers = threads};
+    if (plan.units < threads || (plan.units < 4 * threads && plan.units % threads != 0))
+        plan.parts = CLV_MIN(tiles, 2 * CLV_CEIL_DIV(threads, plan.units));
+    if (plan.parts > 1)
+        plan.buffers = plan.units * plan.parts;
+    plan.buffer = 2 * (size_t)(tiles * CPU_TILE * cpu_head_width(a->k.dim)) * sizeof(float);
+    return plan;
+}
+
+size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a)
+{
+    const clv_attn_plan plan = clv_attention_plan(qkv, a);
+    return (size_t)clv_backend_threads() * clv_attention_tiles(a->q.dim) + plan.buffer * (size_t)plan.buffers;
+}

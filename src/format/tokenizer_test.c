@@ -1,10 +1,10 @@
 /* tokenizer_test.c - the semantics of encoding and decoding, what is refused, decoding as ids arrive. Ids and texts are
  * those of Hugging Face's library, but for two differences on purpose: a template's first token is not doubled, and an
  * added token whose id disagrees with its place is refused. */
-#include <time.h>
 #include "format/tokenizer_test_internal.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #define MODEL(flags, vocab, merges) "'model':{'type':'BPE'" flags ",'vocab':{" vocab "},'merges':[" merges "]}}"
 #define ADDED(id, content, flags)   "{'id':" #id ",'content':'" content "'" flags "}"
