@@ -38,7 +38,7 @@ static clv_status write_parts(const clv_options *o, const clv_tokenizer *tokeniz
                                 .key = o->json_key,
                                 .tokenizer = tokenizer,
                                 .append_eod = o->append_eod,
-                                .workers = (int)o->workers,
+                                .workers = (int)o->threads,
                                 .output = o->output_prefix};
     int64_t cut;
     CLV_TRY(cut_of(o, &cut));

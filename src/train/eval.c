@@ -37,10 +37,10 @@ static clv_status rules_read(clv_evaluation *e)
     const clv_options *o = e->options;
     e->rules = (clv_eod_rules){.eod = e->from.tokenizer != NULL ? clv_tokenizer_eod(e->from.tokenizer)
                                                                 : (int32_t)e->from.config.eos,
-                               .mask_loss = o->eod_mask_loss,
-                               .reset_positions = o->reset_position_ids,
-                               .reset_attention = o->reset_attention_mask};
-    if (e->rules.eod < 0 && (o->eod_mask_loss || o->reset_position_ids || o->reset_attention_mask))
+                               .mask_loss = clv_list_has(&o->at_eod, "mask_loss"),
+                               .reset_positions = clv_list_has(&o->at_eod, "reset_positions"),
+                               .reset_attention = clv_list_has(&o->at_eod, "reset_attention")};
+    if (e->rules.eod < 0 && o->at_eod.count > 0)
         return clv_fail(CLV_BAD_USAGE,
                         "eod-mask-loss, reset-position-ids and reset-attention-mask need an end-of-document "
                         "token, and %s has none",

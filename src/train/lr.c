@@ -17,6 +17,7 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const style_names[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD"};
@@ -102,23 +103,29 @@ double clv_lr_at(const clv_lr_plan *plan, int64_t n)
 
 /* ---- from options ---- */
 
-typedef struct length { /* one length that may be given in updates or in samples */
-    const char *name;   /* "lr-decay" */
-    bool has_iters, has_samples;
-    int64_t iters, samples;
-} length;
-
-/* Samples of it; *out is left alone when the option was not given. */
-static clv_status in_samples(int64_t *out, const length *l, int64_t global_batch)
+/* A length as it is typed, in samples: "100" updates of the global batch, "2000samples", or, of `whole` when that is
+ * given, a fraction, "0.05". */
+static clv_status in_samples(const char *name, const char *text, int64_t global_batch, int64_t whole, int64_t *out)
 {
-    if (l->has_iters && l->has_samples)
-        return clv_fail(CLV_BAD_USAGE, "--%s-iters %lld and --%s-samples %lld are both given; keep one of them",
-                        l->name, (long long)l->iters, l->name, (long long)l->samples);
-    if (l->has_samples)
-        *out = l->samples;
-    if (l->has_iters && __builtin_mul_overflow(l->iters, global_batch, out))
-        return clv_fail(CLV_BAD_USAGE, "--%s-iters %lld times the global batch of %lld is too large a number", l->name,
-                        (long long)l->iters, (long long)global_batch);
+    const size_t digits = strspn(text, "0123456789"), number = strspn(text, "0123456789.eE+-");
+    const char *unit = text + number;
+    const bool fraction = strcmp(unit, "fraction") == 0 || (unit[0] == 0 && digits < number);
+    const bool samples = strcmp(unit, "samples") == 0;
+    char amount[40];
+    double share = -1.0;
+    snprintf(amount, sizeof amount, "%.*s", (int)CLV_MIN(number, sizeof amount - 1), text);
+    if (fraction && whole > 0 && clv_parse_f64(amount, &share) && share >= 0.0 && share <= 1.0) {
+        *out = (int64_t)(share * (double)whole);
+        return clv_ok();
+    }
+    if (fraction || (unit[0] != 0 && !samples) || digits != number || !clv_parse_i64(amount, out))
+        return clv_fail(CLV_BAD_USAGE,
+                        "--%s %.60s: it must be a number of updates, such as 100, or of samples, such as "
+                        "2000samples%s",
+                        name, text, whole > 0 ? ", or a fraction of the decay from 0.0 to 1.0" : "");
+    if (!samples && __builtin_mul_overflow(*out, global_batch, out))
+        return clv_fail(CLV_BAD_USAGE, "--%s %s times the global batch of %lld is too large a number", name, text,
+                        (long long)global_batch);
     return clv_ok();
 }
 
@@ -136,12 +143,12 @@ static clv_status check_lengths(const clv_lr_plan *plan, bool has_tail)
     if (plan->warmup >= plan->decay)
         return clv_fail(CLV_BAD_USAGE,
                         "the warm-up takes %lld samples, the whole decay only %lld; shorten the warm-up, or "
-                        "lengthen the run or --lr-decay-iters",
+                        "lengthen the run or --lr-decay",
                         (long long)plan->warmup, (long long)plan->decay);
     if (plan->style != CLV_LR_WSD)
         return clv_ok();
     if (!has_tail)
-        return clv_fail(CLV_BAD_USAGE, "--lr-decay-style WSD needs --lr-wsd-decay-iters or --lr-wsd-decay-samples");
+        return clv_fail(CLV_BAD_USAGE, "--lr-decay-style WSD needs --lr-wsd-decay");
     if (plan->wsd_decay > plan->decay - plan->warmup)
         return clv_fail(CLV_BAD_USAGE,
                         "the tail of WSD takes %lld samples, but only %lld of the decay's %lld are left after "
@@ -160,24 +167,13 @@ clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *o, int64_t glob
                         o->lr_decay_style, o->lr_wsd_decay_style);
     CLV_TRY(check_rates(&plan));
 
-    const bool has_fraction = o->is_set.lr_warmup_fraction;
-    const length decay = {"lr-decay", o->is_set.lr_decay_iters, o->is_set.lr_decay_samples, o->lr_decay_iters,
-                          o->lr_decay_samples};
-    const length warmup = {"lr-warmup", o->is_set.lr_warmup_iters, o->is_set.lr_warmup_samples, o->lr_warmup_iters,
-                           o->lr_warmup_samples};
-    const length tail = {"lr-wsd-decay", o->is_set.lr_wsd_decay_iters, o->is_set.lr_wsd_decay_samples,
-                         o->lr_wsd_decay_iters, o->lr_wsd_decay_samples};
-    if (has_fraction && (warmup.has_iters || warmup.has_samples))
-        return clv_fail(CLV_BAD_USAGE, "--lr-warmup-fraction and --%s are both given; keep one of them",
-                        warmup.has_iters ? "lr-warmup-iters" : "lr-warmup-samples");
-
     plan.decay = CLV_MAX(train_samples, 1);
-    CLV_TRY(in_samples(&plan.decay, &decay, global_batch));
-    CLV_TRY(in_samples(&plan.warmup, &warmup, global_batch));
-    CLV_TRY(in_samples(&plan.wsd_decay, &tail, global_batch));
-    if (has_fraction)
-        plan.warmup = (int64_t)(o->lr_warmup_fraction * (double)plan.decay);
-    CLV_TRY(check_lengths(&plan, tail.has_iters || tail.has_samples));
+    if (o->lr_decay != NULL)
+        CLV_TRY(in_samples("lr-decay", o->lr_decay, global_batch, 0, &plan.decay));
+    CLV_TRY(in_samples("lr-warmup", o->lr_warmup, global_batch, plan.decay, &plan.warmup));
+    if (o->lr_wsd_decay != NULL)
+        CLV_TRY(in_samples("lr-wsd-decay", o->lr_wsd_decay, global_batch, 0, &plan.wsd_decay));
+    CLV_TRY(check_lengths(&plan, plan.wsd_decay > 0));
     *out = plan;
     return clv_ok();
 }

@@ -108,7 +108,7 @@ static void wsd(void **state)
 
 static clv_options options_of(void)
 {
-    clv_options o = {.lr = 1e-3, .lr_decay_style = "linear", .lr_wsd_decay_style = "exponential"};
+    clv_options o = {.lr = 1e-3, .lr_decay_style = "linear", .lr_wsd_decay_style = "exponential", .lr_warmup = "0"};
     o.is_set.lr = true;
     return o;
 }
@@ -122,18 +122,15 @@ static void from_options(void **state)
     assert_int_equal(plan.decay, 400);
     assert_int_equal(plan.warmup, 0);
 
-    o.is_set.lr_warmup_iters = o.is_set.lr_decay_iters = true;
-    o.lr_warmup_iters = 10;
-    o.lr_decay_iters = 50;
+    o.lr_warmup = "10";
+    o.lr_decay = "50";
     assert_int_equal(clv_lr_plan_make(&plan, &o, 4, 400).code, CLV_OK);
     assert_int_equal(plan.decay, 200);
     assert_int_equal(plan.warmup, 40);
 
     o = options_of();
-    o.is_set.lr_warmup_fraction = true;
-    o.lr_warmup_fraction = 0.25;
-    o.is_set.lr_wsd_decay_samples = true;
-    o.lr_wsd_decay_samples = 80;
+    o.lr_warmup = "0.25";
+    o.lr_wsd_decay = "80samples";
     o.lr_decay_style = "WSD";
     o.lr_wsd_decay_style = "minus_sqrt";
     assert_int_equal(clv_lr_plan_make(&plan, &o, 4, 400).code, CLV_OK);
@@ -163,30 +160,30 @@ static void refusals(void **state)
     o.min_lr = 0.5;
     expect_refusal(&o, "--min-lr 0.5");
 
-    o = options_of();
-    o.is_set.lr_warmup_iters = o.is_set.lr_warmup_samples = true;
-    expect_refusal(&o, "--lr-warmup-samples");
+    static const char *const bad[] = {"ten", "", "10 samples", "-1", "1.5", "3fraction", "1e3samples", "0x10"};
+    for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+        o = options_of();
+        o.lr_warmup = bad[i];
+        expect_refusal(&o, "or a fraction");
+    }
 
     o = options_of();
-    o.is_set.lr_warmup_iters = o.is_set.lr_warmup_fraction = true;
-    expect_refusal(&o, "--lr-warmup-fraction");
+    o.lr_decay = "0.5";
+    expect_refusal(&o, "--lr-decay 0.5");
 
     o = options_of();
-    o.is_set.lr_warmup_samples = true;
-    o.lr_warmup_samples = 400;
+    o.lr_warmup = "400samples";
     expect_refusal(&o, "400 samples");
 
     o = options_of();
-    o.is_set.lr_decay_iters = true;
-    o.lr_decay_iters = INT64_MAX / 2;
+    o.lr_decay = "4611686018427387903";
     expect_refusal(&o, "too large");
 
     o = options_of();
     o.lr_decay_style = "WSD";
-    expect_refusal(&o, "--lr-wsd-decay-iters");
-    o.is_set.lr_wsd_decay_samples = o.is_set.lr_warmup_samples = true;
-    o.lr_warmup_samples = 100;
-    o.lr_wsd_decay_samples = 301;
+    expect_refusal(&o, "--lr-wsd-decay");
+    o.lr_warmup = "100samples";
+    o.lr_wsd_decay = "301samples";
     expect_refusal(&o, "301 samples");
 }
 

@@ -26,18 +26,6 @@ static const clv_option_row rows[] = {
 #undef CLV_OPTION
 };
 
-typedef enum megatron_form { MEGATRON_ALIAS, MEGATRON_FLAG, MEGATRON_VALUE, MEGATRON_REFUSED } megatron_form;
-typedef struct clv_megatron_row {
-    megatron_form form;
-    const char *name, *detail, *sentence;
-} clv_megatron_row;
-
-static const clv_megatron_row megatron_rows[] = {
-#define CLV_MEGATRON(form, name, detail, sentence) {MEGATRON_##form, name, detail, sentence},
-#include "train/options_megatron.def"
-#undef CLV_MEGATRON
-};
-
 static const struct {
     char letter;
     const char *name;
@@ -92,6 +80,14 @@ void clv_list_free(clv_list *list)
     *list = (clv_list){0};
 }
 
+bool clv_list_has(const clv_list *list, const char *word)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->word[i], word) == 0)
+            return true;
+    return false;
+}
+
 static void list_add(clv_list *list, const char *word)
 {
     list->word = clv_resize(list->word, list->count + 1, sizeof *list->word);
@@ -137,131 +133,11 @@ void clv_options_free(clv_options *options)
     clv_options_default(options, options->command);
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------
- */
-
-static bool same_name(const char *a, const char *b)
-{
-    for (; *a != 0 && *b != 0; a++, b++)
-        if (*a != *b && !((*a == '-' || *a == '_') && (*b == '-' || *b == '_')))
-            return false;
-    return *a == *b;
-}
-
-static const clv_option_row *row_named(const char *name)
-{
-    for (size_t i = 0; i < CLV_COUNT(rows); i++)
-        if (same_name(rows[i].field, name))
-            return &rows[i];
-    return NULL;
-}
-
 const char *clv_options_text(const clv_options *options, const char *name)
 {
-    const clv_option_row *row = row_named(name);
+    const clv_option_row *row = clv_option_row_named(name);
     CLV_CHECK(row != NULL && row->kind == CLV_OPTION_TEXT, "%s is no option that holds a text", name);
     return *(const char *const *)clv_option_at(options, row->value);
-}
-
-/* How far a typed name is from a row's: its edit distance, or less when it is the beginning of it. */
-static size_t distance(const char *typed, const clv_option_row *row)
-{
-    char name[CLV_OPTION_NAME], wanted[CLV_OPTION_NAME];
-    clv_option_name(row->field, name);
-    clv_option_name(typed, wanted);
-    const size_t edits = clv_edit_distance(wanted, name), n = strlen(wanted);
-    return n >= 2 && strncmp(wanted, name, n) == 0 ? CLV_MIN(edits, 2) : edits;
-}
-
-static clv_status unknown(char command, const char *name)
-{
-    enum { NEAR = 3 };
-    const clv_option_row *near[NEAR + 1];
-    size_t apart[NEAR + 1], found = 0;
-    const size_t limit = CLV_MAX(strlen(name) / 2, 2);
-    for (size_t i = 0; i < CLV_COUNT(rows); i++) {
-        const size_t d = distance(name, &rows[i]);
-        if (d > limit || !clv_option_is_of(&rows[i], command))
-            continue;
-        size_t place = found;
-        for (; place > 0 && apart[place - 1] > d; place--) {
-            near[place] = near[place - 1];
-            apart[place] = apart[place - 1];
-        }
-        near[place] = &rows[i];
-        apart[place] = d;
-        found = CLV_MIN(found + 1, NEAR);
-    }
-    char names[NEAR * (CLV_OPTION_NAME + 8)] = "", spelled[CLV_OPTION_NAME];
-    size_t used = 0;
-    for (size_t i = 0; i < found && apart[i] <= apart[0] + 3; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", i == 0 ? "; nearest: " : ", ",
-                                 clv_option_name(near[i]->field, spelled));
-    if (found == 0)
-        snprintf(names, sizeof names, "; see cleave %s --help", clv_option_command_name(command));
-    return clv_fail(CLV_BAD_USAGE, "unknown option --%.80s%s", name, names);
-}
-
-static clv_status of_another_command(const clv_option_row *row, char command)
-{
-    char list[160] = "", name[CLV_OPTION_NAME];
-    size_t used = 0;
-    for (const char *letter = row->commands; *letter != 0; letter++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used == 0 ? "" : ", ",
-                                 clv_option_command_name(*letter));
-    return clv_fail(CLV_BAD_USAGE, "--%s is an option of %s, not of %s", clv_option_name(row->field, name), list,
-                    clv_option_command_name(command));
-}
-
-static clv_status match_row(clv_option_match *out, char command, const char *name)
-{
-    out->row = row_named(name);
-    if (out->row == NULL && strncmp(name, "no-", 3) == 0 && row_named(name + 3) != NULL) {
-        out->row = row_named(name + 3);
-        out->negated = true;
-        if (out->row->kind != CLV_OPTION_FLAG)
-            return clv_fail(CLV_BAD_USAGE, "--%s: only a flag can be turned off; --%s takes a value", name, name + 3);
-    }
-    if (out->row == NULL)
-        return unknown(command, name);
-    if (!clv_option_is_of(out->row, command))
-        return of_another_command(out->row, command);
-    out->takes = out->row->kind == CLV_OPTION_FLAG   ? CLV_TAKES_NOTHING
-                 : out->row->kind == CLV_OPTION_LIST ? CLV_TAKES_MANY
-                                                     : CLV_TAKES_ONE;
-    return clv_ok();
-}
-
-static clv_status match_megatron(clv_option_match *out, char command, const clv_megatron_row *megatron)
-{
-    out->megatron = megatron;
-    if (megatron->form == MEGATRON_REFUSED)
-        return clv_fail(CLV_BAD_USAGE, "--%s: %s", megatron->name, megatron->sentence);
-    if (megatron->form != MEGATRON_ALIAS) {
-        out->takes = megatron->form == MEGATRON_VALUE ? CLV_TAKES_ONE : CLV_TAKES_NOTHING;
-        return clv_ok();
-    }
-    char target[CLV_OPTION_NAME];
-    snprintf(target, sizeof target, "%s", megatron->detail);
-    char *value = strchr(target, '=');
-    if (value != NULL)
-        *value = 0;
-    CLV_TRY(match_row(out, command, target));
-    if (value != NULL) {
-        out->fixed = strchr(megatron->detail, '=') + 1;
-        out->takes = CLV_TAKES_NOTHING;
-    }
-    return clv_ok();
-}
-
-clv_status clv_option_find(clv_option_match *out, char command, const char *name)
-{
-    *out = (clv_option_match){0};
-    if (row_named(name) == NULL)
-        for (size_t i = 0; i < CLV_COUNT(megatron_rows); i++)
-            if (same_name(megatron_rows[i].name, name))
-                return match_megatron(out, command, &megatron_rows[i]);
-    return match_row(out, command, name);
 }
 
 /* ---- values -------------------------------------------------------------------------------------------------------
@@ -341,8 +217,13 @@ static clv_status set_flag(clv_options *options, const clv_option_match *match, 
 
 static clv_status set_list(clv_options *options, const clv_option_row *row, const char *const *words, size_t count)
 {
-    forget(options, row);
+    char name[CLV_OPTION_NAME];
     clv_list *list = at(options, row->value);
+    for (size_t i = 0; i < count && row->limits[0] != 0; i++)
+        if (!has_word(row->limits, words[i]))
+            return clv_fail(CLV_BAD_USAGE, "--%s %.80s: each word must be one of: %s",
+                            clv_option_name(row->field, name), words[i], row->limits);
+    forget(options, row);
     *list = (clv_list){0};
     for (size_t i = 0; i < count; i++)
         list_add(list, words[i]);
@@ -353,24 +234,17 @@ static clv_status set_nothing(const clv_megatron_row *megatron, const char *word
 {
     if (word != NULL && strcmp(word, "false") == 0)
         return clv_ok();
-    if (megatron->form == MEGATRON_VALUE && megatron->detail[0] != 0 && !has_word(megatron->detail, word))
+    if (megatron->form == CLV_MEGATRON_VALUE && megatron->detail[0] != 0 && !has_word(megatron->detail, word))
         return clv_fail(CLV_BAD_USAGE, "--%s %.80s: %s", megatron->name, word, megatron->sentence);
     if (megatron->detail[0] == 0)
         clv_log(CLV_LOG_WARN, "--%s has no effect: %s", megatron->name, megatron->sentence);
     return clv_ok();
 }
 
-clv_status clv_option_set(clv_options *options, const clv_option_match *match, const char *const *words, size_t count)
+static clv_status set_row(clv_options *options, const clv_option_match *match, const char *const *words, size_t count)
 {
     const clv_option_row *row = match->row;
     const char *word = count > 0 ? words[0] : NULL;
-    if (row == NULL)
-        return set_nothing(match->megatron, word);
-    if (match->fixed != NULL) {
-        if (word != NULL && strcmp(word, "false") == 0)
-            return clv_ok();
-        word = match->fixed;
-    }
     switch (row->kind) {
     case CLV_OPTION_INT:
     case CLV_OPTION_REAL:
@@ -388,6 +262,46 @@ clv_status clv_option_set(clv_options *options, const clv_option_match *match, c
     }
     *(bool *)at(options, row->given) = true;
     return clv_ok();
+}
+
+static bool has_choice(clv_options *options, const clv_option_row *row)
+{
+    const bool given = *(const bool *)at(options, row->given);
+    return given &&
+           !(row->kind == CLV_OPTION_TEXT && strcmp(*(const char **)at(options, row->value), row->preset) == 0);
+}
+
+static clv_status set_alias(clv_options *options, const clv_option_match *match, const char *word)
+{
+    const clv_option_row *row = match->row;
+    const char *hole = strchr(match->stands_for, '%');
+    if (hole == NULL && word != NULL && strcmp(word, "false") == 0)
+        return clv_ok();
+    if (match->megatron->form == CLV_MEGATRON_PRESET && has_choice(options, row))
+        return clv_ok();
+    if (match->megatron->form == CLV_MEGATRON_ADD) {
+        clv_list *list = at(options, row->value);
+        if (!clv_list_has(list, match->stands_for))
+            list_add(list, match->stands_for);
+        *(bool *)at(options, row->given) = true;
+        return clv_ok();
+    }
+    clv_text text = {0};
+    clv_text_printf(&text, "%.*s", (int)strcspn(match->stands_for, "%"), match->stands_for);
+    if (hole != NULL)
+        clv_text_printf(&text, "%s%s", word, hole + 1);
+    const clv_status st = set_row(options, match, &(const char *){text.data}, 1);
+    clv_text_free(&text);
+    return st;
+}
+
+clv_status clv_option_set(clv_options *options, const clv_option_match *match, const char *const *words, size_t count)
+{
+    if (match->row == NULL)
+        return set_nothing(match->megatron, count > 0 ? words[0] : NULL);
+    if (match->stands_for != NULL)
+        return set_alias(options, match, count > 0 ? words[0] : NULL);
+    return set_row(options, match, words, count);
 }
 
 /* ---- the command line ---------------------------------------------------------------------------------------------
@@ -427,7 +341,7 @@ static clv_status parse_option(clv_options *options, char command, cursor *c, co
     char name[128];
     snprintf(name, sizeof name, "%.*s", equals == NULL ? 127 : (int)CLV_MIN(equals - word, 127), word);
     clv_option_match match = {.takes = CLV_TAKES_ONE};
-    const bool is_file = same_name(name, "config");
+    const bool is_file = clv_option_same_name(name, "config");
     if (!is_file)
         CLV_TRY(clv_option_find(&match, command, name));
     const char *const *words;

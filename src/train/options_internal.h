@@ -33,17 +33,34 @@ static inline const void *clv_option_at(const clv_options *options, size_t offse
 /* Limits in words: "1 or more", "1 to 64", "at least 0, below 1". Returns out. */
 const char *clv_option_range(const char *limits, char *out, size_t size);
 
+typedef enum clv_megatron_form {
+    CLV_MEGATRON_ALIAS,
+    CLV_MEGATRON_PRESET,
+    CLV_MEGATRON_ADD,
+    CLV_MEGATRON_FLAG,
+    CLV_MEGATRON_VALUE,
+    CLV_MEGATRON_REFUSED
+} clv_megatron_form;
+typedef struct clv_megatron_row { /* of options_megatron.def */
+    clv_megatron_form form;
+    const char *name, *detail, *sentence;
+} clv_megatron_row;
+
+bool clv_option_same_name(const char *a, const char *b); /* '-' and '_' are one character */
+const clv_option_row *clv_option_row_named(const char *name);
+
 /* What a name means: a row, or a Megatron option that is accepted and does nothing. */
 typedef enum clv_option_takes { CLV_TAKES_NOTHING, CLV_TAKES_ONE, CLV_TAKES_MANY } clv_option_takes;
 typedef struct clv_option_match {
-    const clv_option_row *row;               /* NULL: accepted and without effect */
-    const struct clv_megatron_row *megatron; /* the row that led here, or NULL */
-    bool negated;                            /* --no-NAME */
-    const char *fixed;                       /* the value that an alias stands for, or NULL */
+    const clv_option_row *row;        /* NULL: accepted and without effect */
+    const clv_megatron_row *megatron; /* the row that led here, or NULL */
+    bool negated;                     /* --no-NAME */
+    const char *stands_for;           /* the value, with % for the word that follows; NULL: the words themselves */
     clv_option_takes takes;
 } clv_option_match;
 
-/* Errors: unknown, with the nearest names; of another command; Megatron's and refused, with the reason. */
+/* options_match.c. Errors: unknown, with the nearest names; of another command; Megatron's and refused, with the
+ * reason. */
 clv_status clv_option_find(clv_option_match *out, char command, const char *name);
 /* Errors: a value of the wrong kind or out of range. */
 clv_status clv_option_set(clv_options *options, const clv_option_match *match, const char *const *words, size_t count);

@@ -1,6 +1,6 @@
 /* options_shape.c - the shape of a model, from options or held against them.
  *
- *   f = 4 h, with swiglu 64 floor((8 h / 3) / 64)    d = h / n    g = n, with group-query-attention 1
+ *   f = 4 h, with swiglu 64 floor((8 h / 3) / 64)    d = h / n    g = n
  *
  * Source: Megatron-LM's argument checks for the defaults.
  */
@@ -43,12 +43,7 @@ static clv_status need_sizes(const clv_options *o)
 static clv_status take_heads(const clv_options *o, clv_config *c)
 {
     c->heads = o->num_attention_heads;
-    c->kv_heads = o->is_set.num_query_groups ? o->num_query_groups : o->group_query_attention ? 1 : c->heads;
-    if (o->is_set.group_query_attention && !o->group_query_attention && c->kv_heads != c->heads)
-        return clv_fail(CLV_BAD_USAGE,
-                        "--no-group-query-attention means as many groups as heads, %lld, but --num-query-groups is "
-                        "%lld; drop one",
-                        (wide)c->heads, (wide)c->kv_heads);
+    c->kv_heads = o->is_set.num_query_groups ? o->num_query_groups : c->heads;
     c->head_dim = o->is_set.kv_channels ? o->kv_channels : c->hidden / c->heads;
     char near[64];
     if (!o->is_set.kv_channels && c->hidden % c->heads != 0)
@@ -61,10 +56,12 @@ static clv_status take_heads(const clv_options *o, clv_config *c)
 
 static clv_status take_mlp(const clv_options *o, clv_config *c)
 {
-    if (o->swiglu + o->openai_gelu + o->relu > 1)
-        return clv_fail(CLV_BAD_USAGE, "--swiglu, --openai-gelu and --relu exclude one another; keep one");
-    c->act = o->swiglu ? CLV_SWIGLU : o->openai_gelu ? CLV_GELU_TANH : o->relu ? CLV_RELU : CLV_GELU;
-    c->ffn = o->is_set.ffn_hidden_size ? o->ffn_hidden_size : o->swiglu ? c->hidden * 8 / 3 / 64 * 64 : c->hidden * 4;
+    const clv_act acts[] = {CLV_GELU, CLV_GELU_TANH, CLV_RELU, CLV_SWIGLU};
+    for (size_t i = 0; i < CLV_COUNT(acts); i++)
+        if (strcmp(o->activation, clv_act_name(acts[i])) == 0)
+            c->act = acts[i];
+    const int64_t preset = c->act == CLV_SWIGLU ? c->hidden * 8 / 3 / 64 * 64 : c->hidden * 4;
+    c->ffn = o->is_set.ffn_hidden_size ? o->ffn_hidden_size : preset;
     if (c->ffn == 0)
         return clv_fail(CLV_BAD_INPUT,
                         "swiglu's default width, 8/3 of hidden-size %lld rounded down to a multiple of 64, is 0; give "
@@ -82,10 +79,11 @@ static clv_status take_positions(const clv_options *o, clv_config *c)
                                                          : 1024;
     c->rope_base = o->rotary_base;
     c->rotary_percent = o->rotary_percent;
-    if (o->use_rope_scaling && o->is_set.rotary_seq_len_interpolation_factor)
-        return clv_fail(CLV_BAD_USAGE, "--use-rope-scaling and --rotary-seq-len-interpolation-factor are two scalings "
-                                       "of RoPE; keep one");
-    if (o->use_rope_scaling) {
+    const bool llama3 = o->is_set.rope_scaling_factor;
+    if (llama3 && o->is_set.rotary_seq_len_interpolation_factor)
+        return clv_fail(CLV_BAD_USAGE, "--rope-scaling-factor and --rotary-seq-len-interpolation-factor are two "
+                                       "scalings of RoPE; keep one");
+    if (llama3) {
         c->rope_kind = CLV_ROPE_LLAMA3;
         c->rope_factor = o->rope_scaling_factor;
     } else if (o->is_set.rotary_seq_len_interpolation_factor) {
@@ -100,8 +98,8 @@ static void take_rest(const clv_options *o, clv_config *c)
     c->norm = strcmp(o->normalization, "RMSNorm") == 0 ? CLV_RMSNORM : CLV_LAYERNORM;
     c->norm_eps = o->norm_epsilon;
     c->qk_norm = o->qk_layernorm;
-    c->bias_proj = c->bias_fc1 = c->bias_fc2 = !o->disable_bias_linear;
-    c->bias_qkv = !o->disable_bias_linear || o->add_qkv_bias;
+    c->bias_proj = c->bias_fc1 = c->bias_fc2 = strcmp(o->bias, "all") == 0;
+    c->bias_qkv = strcmp(o->bias, "none") != 0;
     c->tied = !o->untie_embeddings_and_output_weights;
     c->window = o->window_size;
 }
@@ -204,10 +202,8 @@ static clv_status positions_agree(const clv_options *o, const clv_config *c)
                       clv_position_name(c->position)));
     CLV_TRY(same_f64(o->is_set.rotary_base && is_rope, "rotary-base", o->rotary_base, c->rope_base));
     CLV_TRY(same_f64(o->is_set.rotary_percent && is_rope, "rotary-percent", o->rotary_percent, c->rotary_percent));
-    CLV_TRY(same_flag(o->is_set.use_rope_scaling, "use-rope-scaling", o->use_rope_scaling,
-                      c->rope_kind == CLV_ROPE_LLAMA3));
-    CLV_TRY(same_f64(o->is_set.rope_scaling_factor && o->use_rope_scaling, "rope-scaling-factor",
-                     o->rope_scaling_factor, c->rope_factor));
+    CLV_TRY(same_f64(o->is_set.rope_scaling_factor, "rope-scaling-factor", o->rope_scaling_factor,
+                     c->rope_kind == CLV_ROPE_LLAMA3 ? c->rope_factor : 1.0));
     CLV_TRY(same_f64(o->is_set.rotary_seq_len_interpolation_factor, "rotary-seq-len-interpolation-factor",
                      o->rotary_seq_len_interpolation_factor, c->rope_kind == CLV_ROPE_LINEAR ? c->rope_factor : 1.0));
     if (o->is_set.seq_length && c->position != CLV_POS_NONE && o->seq_length > c->max_positions)
@@ -218,15 +214,12 @@ static clv_status positions_agree(const clv_options *o, const clv_config *c)
 
 static clv_status parts_agree(const clv_options *o, const clv_config *c)
 {
-    const bool no_bias = !(c->bias_proj || c->bias_fc1 || c->bias_fc2);
+    const char *bias = c->bias_proj || c->bias_fc1 || c->bias_fc2 ? "all" : c->bias_qkv ? "qkv" : "none";
     CLV_TRY(same_text(o->is_set.normalization, "normalization", o->normalization, clv_norm_kind_name(c->norm)));
     CLV_TRY(same_f64(o->is_set.norm_epsilon, "norm-epsilon", o->norm_epsilon, c->norm_eps));
     CLV_TRY(same_flag(o->is_set.qk_layernorm, "qk-layernorm", o->qk_layernorm, c->qk_norm));
-    CLV_TRY(same_flag(o->is_set.disable_bias_linear, "disable-bias-linear", o->disable_bias_linear, no_bias));
-    CLV_TRY(same_flag(o->is_set.add_qkv_bias && no_bias, "add-qkv-bias", o->add_qkv_bias, c->bias_qkv));
-    CLV_TRY(same_flag(o->is_set.swiglu, "swiglu", o->swiglu, c->act == CLV_SWIGLU));
-    CLV_TRY(same_flag(o->is_set.openai_gelu, "openai-gelu", o->openai_gelu, c->act == CLV_GELU_TANH));
-    CLV_TRY(same_flag(o->is_set.relu, "relu", o->relu, c->act == CLV_RELU));
+    CLV_TRY(same_text(o->is_set.bias, "bias", o->bias, bias));
+    CLV_TRY(same_text(o->is_set.activation, "activation", o->activation, clv_act_name(c->act)));
     return same_flag(o->is_set.untie_embeddings_and_output_weights, "untie-embeddings-and-output-weights",
                      o->untie_embeddings_and_output_weights, !c->tied);
 }
@@ -260,15 +253,8 @@ clv_status clv_options_recompute(const clv_options *o, clv_recompute *out)
         return clv_fail(CLV_BAD_USAGE, "--recompute-method is for --recompute-granularity full");
     if (o->recompute_granularity != NULL && !full && o->recompute_modules.count == 0)
         out->modules = CLV_RECOMPUTE_CORE_ATTN;
-    for (size_t i = 0; i < o->recompute_modules.count; i++) {
-        unsigned module = 0;
-        for (size_t k = 0; k < CLV_COUNT(rows); k++)
-            if (strcmp(rows[k].name, o->recompute_modules.word[i]) == 0)
-                module = rows[k].module;
-        if (module == 0)
-            return clv_fail(CLV_BAD_USAGE, "recompute-modules: '%s' is none of core_attn layernorm mlp_act mlp",
-                            o->recompute_modules.word[i]);
-        out->modules |= module;
-    }
+    for (size_t i = 0; i < CLV_COUNT(rows); i++)
+        if (clv_list_has(&o->recompute_modules, rows[i].name))
+            out->modules |= rows[i].module;
     return clv_ok();
 }

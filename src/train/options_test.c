@@ -50,7 +50,7 @@ static void test_forms(void **state)
     assert_good(PARSE(&o, "--num-layers", "4", "--lr=3e-4", "--swiglu", "--no-calculate-per-token-loss", "--data-path",
                       "0.3", "a", "0.7", "b", "--save", "x", "--save=y", "--no-save-optim"));
     assert_int_equal(o.num_layers, 4);
-    assert_true(o.lr == 3e-4 && o.swiglu && !o.calculate_per_token_loss && o.no_save_optim);
+    assert_true(o.lr == 3e-4 && strcmp(o.activation, "swiglu") == 0 && !o.calculate_per_token_loss && o.no_save_optim);
     assert_int_equal(o.data_path.count, 4);
     assert_string_equal(o.data_path.word[3], "b");
     assert_string_equal(o.save, "y"); /* the last one wins */
@@ -80,7 +80,9 @@ static void test_refusals(void **state)
     clv_options o;
     clv_options_default(&o, 'T');
     ASSERT_FAILS(PARSE(&o, "--num-layer", "4"), CLV_BAD_USAGE, "--num-layer;", "--num-layers");
-    ASSERT_FAILS(PARSE(&o, "--lr-warmup", "4"), CLV_BAD_USAGE, "--lr-warmup-iters", "--lr-warmup-samples", "fraction");
+    ASSERT_FAILS(PARSE(&o, "--lr-war", "4"), CLV_BAD_USAGE, "--lr-warmup, --lr-warmup-init");
+    ASSERT_FAILS(PARSE(&o, "--at-eod", "mask"), CLV_BAD_USAGE, "--at-eod mask", "mask_loss reset_positions");
+    ASSERT_FAILS(PARSE(&o, "--activation", "silu"), CLV_BAD_USAGE, "silu", "gelu gelu_tanh relu swiglu");
     ASSERT_FAILS(PARSE(&o, "--qqqqqqqqqqqq"), CLV_BAD_USAGE, "--qqqqqqqqqqqq", "cleave train --help");
     ASSERT_FAILS(PARSE(&o, "--temperature", "1"), CLV_BAD_USAGE, "--temperature", "option of generate", "not of train");
     ASSERT_FAILS(PARSE(&o, "--micro-batch-size", "0"), CLV_BAD_USAGE, "--micro-batch-size 0", "1 to ");
@@ -96,7 +98,7 @@ static void test_refusals(void **state)
     ASSERT_FAILS(PARSE(&o, "--save"), CLV_BAD_USAGE, "--save needs a value");
     ASSERT_FAILS(PARSE(&o, "--save", "--swiglu"), CLV_BAD_USAGE, "--save needs a value", "=");
     ASSERT_FAILS(PARSE(&o, "--data-path", "--swiglu"), CLV_BAD_USAGE, "--data-path needs a value");
-    ASSERT_FAILS(PARSE(&o, "--swiglu=maybe"), CLV_BAD_USAGE, "--swiglu", "maybe");
+    ASSERT_FAILS(PARSE(&o, "--mock-data=maybe"), CLV_BAD_USAGE, "--mock-data", "maybe");
     ASSERT_FAILS(PARSE(&o, "--no-lr", "1"), CLV_BAD_USAGE, "--no-lr", "flag");
     ASSERT_FAILS(PARSE(&o, "stray"), CLV_BAD_USAGE, "stray");
     ASSERT_FAILS(PARSE(&o, "-h"), CLV_BAD_USAGE, "-h");
@@ -122,6 +124,31 @@ static void test_megatron(void **state)
     clv_options_free(&o);
 }
 
+/* Spellings of Megatron's that set part of an option, in any order. */
+static void test_spellings(void **state)
+{
+    (void)state;
+    clv_options o;
+    clv_options_default(&o, 'T');
+    assert_good(PARSE(&o, "--lr-warmup-fraction", "1", "--lr-decay-samples", "2000", "--lr-wsd-decay-iters", "7",
+                      "--num-layers-per-virtual-pipeline-stage", "3", "--add-qkv-bias", "--disable-bias-linear",
+                      "--num-query-groups", "2", "--group-query-attention", "--use-rope-scaling",
+                      "--reset-position-ids", "--eod-mask-loss", "--eod-mask-loss"));
+    assert_string_equal(o.lr_warmup, "1fraction");
+    assert_string_equal(o.lr_decay, "2000samples");
+    assert_string_equal(o.lr_wsd_decay, "7");
+    assert_string_equal(o.pipeline_chunks, "3layers");
+    assert_string_equal(o.bias, "qkv");
+    assert_true(o.num_query_groups == 2 && o.rope_scaling_factor == 8);
+    assert_true(o.at_eod.count == 2 && clv_list_has(&o.at_eod, "mask_loss") && o.is_set.at_eod);
+    assert_good(PARSE(&o, "--lr-warmup-iters=9", "--at-eod", "reset_attention", "--bias", "all",
+                      "--disable-bias-linear", "--rope-scaling-factor", "4", "--use-rope-scaling"));
+    assert_string_equal(o.lr_warmup, "9");
+    assert_string_equal(o.bias, "none");
+    assert_true(o.at_eod.count == 1 && o.rope_scaling_factor == 4);
+    clv_options_free(&o);
+}
+
 static clv_status parse_file(clv_options *o, const char *text)
 {
     char path[] = "/tmp/cleave_options_XXXXXX";
@@ -142,7 +169,7 @@ static void test_file(void **state)
     assert_int_equal(o.num_layers, 2);
     assert_int_equal(o.hidden_size, 64);
     assert_int_equal(o.seed, 7); /* the command line wins, wherever --config stands */
-    assert_true(o.lr == 1e-3 && o.swiglu && !o.calculate_per_token_loss && o.no_save_optim);
+    assert_true(o.lr == 1e-3 && strcmp(o.activation, "swiglu") == 0 && !o.calculate_per_token_loss && o.no_save_optim);
     assert_int_equal(o.data_path.count, 4);
     assert_string_equal(o.data_path.word[1], "a b");
     assert_false(o.is_set.save);
@@ -165,7 +192,7 @@ static void test_file_refusals(void **state)
         {"lr: [1, 2]\n", ":1: ", "one value: lr"},
         {"data-path: {a: 1}\n", ":1: ", "list"},
         {"data-path: [a, [b]]\n", ":1: ", "words only"},
-        {"\n\nswiglu: yes\n", ":3: ", "true or false"},
+        {"\n\nmock-data: yes\n", ":3: ", "true or false"},
         {"seed:\n", ":1: ", "no value for seed"},
         {"seed: 1\nlr: 1\nseed: 2\n", ":3: ", "twice: seed"},
         {"- a\n", ":1: ", "name: value"},
@@ -290,7 +317,6 @@ static void test_shape_refusals(void **state)
     ASSERT_FAILS(SHAPE(&c, 300, SIZES, "--vocab-size", "256"), CLV_BAD_INPUT, "256", "299", "300");
     ASSERT_FAILS(SHAPE(&c, 300, SIZES, "--num-attention-heads", "7"), CLV_BAD_INPUT, "96", "7", "6 or 8");
     ASSERT_FAILS(SHAPE(&c, 300, SIZES, "--num-query-groups", "4"), CLV_BAD_INPUT, "6", "4");
-    ASSERT_FAILS(SHAPE(&c, 300, SIZES, "--swiglu", "--relu"), CLV_BAD_USAGE, "--swiglu", "--relu");
     ASSERT_FAILS(SHAPE(&c, 300, SIZES, "--seq-length", "64", "--max-position-embeddings", "32"), CLV_BAD_INPUT, "64",
                  "32");
     ASSERT_FAILS(SHAPE(&c, 300, "--model-config", "/nowhere"), CLV_BAD_INPUT, "/nowhere");
@@ -310,7 +336,7 @@ static void test_model_config(void **state)
                  "--num-attention-heads");
     ASSERT_FAILS(SHAPE(&c, 0, "--model-config", folder, "--normalization", "LayerNorm"), CLV_BAD_INPUT, "LayerNorm",
                  "RMSNorm");
-    ASSERT_FAILS(SHAPE(&c, 0, "--model-config", folder, "--no-swiglu"), CLV_BAD_INPUT, "--swiglu is off");
+    ASSERT_FAILS(SHAPE(&c, 0, "--model-config", folder, "--relu"), CLV_BAD_INPUT, "relu", "swiglu");
 }
 
 int main(void)
@@ -318,10 +344,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),          cmocka_unit_test(test_words),
         cmocka_unit_test(test_refusals),       cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_file),           cmocka_unit_test(test_file_refusals),
-        cmocka_unit_test(test_dump),           cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_help),           cmocka_unit_test(test_shape_defaults),
-        cmocka_unit_test(test_shape_refusals), cmocka_unit_test(test_model_config),
+        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file_refusals),  cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_rows),           cmocka_unit_test(test_help),
+        cmocka_unit_test(test_shape_defaults), cmocka_unit_test(test_shape_refusals),
+        cmocka_unit_test(test_model_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "train.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,21 +162,25 @@ static clv_status uneven(const clv_options *o, int64_t layers, clv_stages *out)
     return clv_ok();
 }
 
+/* "2" chunks a stage, or "3layers" in each. */
 static clv_status chunks_find(const clv_options *o, int64_t layers, int p, int *chunks)
 {
-    *chunks = o->is_set.num_virtual_stages_per_pipeline_rank ? (int)o->num_virtual_stages_per_pipeline_rank : 1;
-    if (!o->is_set.num_layers_per_virtual_pipeline_stage)
-        return clv_ok();
-    const int64_t each = o->num_layers_per_virtual_pipeline_stage;
-    if (o->is_set.num_virtual_stages_per_pipeline_rank)
-        return clv_fail(CLV_BAD_USAGE, "give one of --num-layers-per-virtual-pipeline-stage and "
-                                       "--num-virtual-stages-per-pipeline-rank");
-    if (layers % (p * each) != 0)
-        return clv_fail(
-            CLV_BAD_INPUT,
-            "%lld layers do not divide into chunks of %lld on %d stages (num-layers-per-virtual-pipeline-stage)",
-            (long long)layers, (long long)each, p);
-    *chunks = (int)(layers / (p * each));
+    static const char unit[] = "layers";
+    char digits[24];
+    const size_t n = strspn(o->pipeline_chunks, "0123456789");
+    const bool by_layers = strcmp(o->pipeline_chunks + n, unit) == 0;
+    int64_t value;
+    snprintf(digits, sizeof digits, "%.*s", (int)CLV_MIN(n, sizeof digits - 1), o->pipeline_chunks);
+    if (!clv_parse_i64(digits, &value) || value < 1 || value > 65536 || (o->pipeline_chunks[n] != 0 && !by_layers))
+        return clv_fail(CLV_BAD_USAGE,
+                        "--pipeline-chunks %.40s: it must be a number of chunks from 1 to 65536, such as 2, or of "
+                        "layers in a chunk, such as 3layers",
+                        o->pipeline_chunks);
+    if (by_layers && layers % (p * value) != 0)
+        return clv_fail(CLV_BAD_INPUT,
+                        "%lld layers do not divide into chunks of %lld on %d stages (--pipeline-chunks %s)",
+                        (long long)layers, (long long)value, p, o->pipeline_chunks);
+    *chunks = (int)(by_layers ? layers / (p * value) : value);
     return clv_ok();
 }
 
@@ -183,7 +188,7 @@ clv_status clv_stages_make(clv_stages *out, const clv_options *o, int64_t layers
 {
     const int p = (int)o->pipeline_model_parallel_size;
     const bool ends = o->is_set.decoder_first_pipeline_num_layers || o->is_set.decoder_last_pipeline_num_layers;
-    int chunks;
+    int chunks = 1;
     *out = (clv_stages){0};
     CLV_TRY(chunks_find(o, layers, p, &chunks));
     if (o->pipeline_model_parallel_layout != NULL && ends)

@@ -37,6 +37,7 @@ char clv_options_command(const char *name); /* the letter of "train", "eval", ..
 void clv_options_default(clv_options *options, char command);
 void clv_options_free(clv_options *options);
 void clv_list_free(clv_list *list);
+bool clv_list_has(const clv_list *list, const char *word);
 /* argv[0..count-1] are options, "--name value", "--name=value", "--flag", "--no-flag"; --config FILE is read first, in
  * YAML, and the command line wins. Words that are no options go to `words` (may be NULL: then they are refused). Errors
  * (CLV_BAD_USAGE): unknown option with the nearest names; a Megatron option that does not apply, with the reason; a

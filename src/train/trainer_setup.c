@@ -26,7 +26,7 @@ static clv_status tokenizer_open(clv_trainer *t)
     const clv_options *o = t->options;
     if (o->tokenizer_model != NULL)
         return clv_tokenizer_load(&t->tokenizer, o->tokenizer_model);
-    if (o->eod_mask_loss || o->reset_position_ids || o->reset_attention_mask)
+    if (o->at_eod.count > 0)
         return clv_fail(CLV_BAD_USAGE, "end-of-document options need --tokenizer-model, which says what that token is");
     return clv_ok();
 }
@@ -136,9 +136,9 @@ static void feed_open(clv_trainer *t, clv_feed *feed, clv_dataset *data)
                                  .order =
                                      strcmp(o->data_order, "megatron") == 0 ? CLV_ORDER_MEGATRON : CLV_ORDER_STABLE};
     const clv_eod_rules rules = {.eod = t->tokenizer == NULL ? -1 : clv_tokenizer_eod(t->tokenizer),
-                                 .mask_loss = o->eod_mask_loss,
-                                 .reset_positions = o->reset_position_ids,
-                                 .reset_attention = o->reset_attention_mask};
+                                 .mask_loss = clv_list_has(&o->at_eod, "mask_loss"),
+                                 .reset_positions = clv_list_has(&o->at_eod, "reset_positions"),
+                                 .reset_attention = clv_list_has(&o->at_eod, "reset_attention")};
     clv_feed_open(feed, data, &sampler, &rules, t->seq_length);
 }
 
@@ -184,7 +184,7 @@ static clv_status engine_open(clv_trainer *t)
                                   .label_smoothing = o->label_smoothing,
                                   .per_token_loss = o->calculate_per_token_loss,
                                   .training = true,
-                                  .documents = o->reset_attention_mask,
+                                  .documents = clv_list_has(&o->at_eod, "reset_attention"),
                                   .backend = o->backend,
                                   .seed = (uint64_t)o->seed,
                                   .beta1 = o->adam_beta1,
@@ -210,7 +210,7 @@ static clv_status resume_check(const clv_trainer *t, const clv_progress *saved)
             CLV_BAD_INPUT,
             "the learning-rate schedule differs from the checkpoint's: lr %g, min-lr %g, warm-up %lld, decay %lld "
             "samples there, lr %g, min-lr %g, warm-up %lld, decay %lld here; give the same options (with "
-            "--lr-decay-iters to keep the decay when --train-iters grows), or --override-opt-param-scheduler",
+            "--lr-decay to keep the decay when --train-iters grows), or --override-opt-param-scheduler",
             a->max, a->min, (long long)a->warmup, (long long)a->decay, b->max, b->min, (long long)b->warmup,
             (long long)b->decay);
     if (strcmp(saved->data_order, o->data_order) != 0)
