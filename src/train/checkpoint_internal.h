@@ -9,7 +9,7 @@
 enum {
     CLV_PIECE_BYTES = 64 << 20, /* bytes of a message, of a write, of a checksum's block */
     CLV_SHARD = 256 << 20,      /* a catalog of fewer bytes is one file */
-    CLV_FORMAT = 1,             /* of training/state.json */
+    CLV_FORMAT = 2,             /* of training/state.json */
     CLV_ENTRY_PIECES = 3,       /* q, k, v in one tensor */
     CLV_ENTRY_NAME = 128 + 16,  /* a parameter's or file tensor's name, and "exp_avg_sq." */
     CLV_PATH = 4096

@@ -21,8 +21,8 @@ typedef struct count_row { /* an integer of clv_progress */
 #field, offsetof(clv_progress, field)                                                                          \
     }
 static const count_row counts[] = {
-    COUNT(iteration),     COUNT(samples),    COUNT(tokens),       COUNT(skipped), COUNT(optimizer_step),
-    COUNT(train_samples), COUNT(seq_length), COUNT(global_batch), COUNT(seed),
+    COUNT(iteration),       COUNT(samples),       COUNT(tokens),     COUNT(skipped),      COUNT(optimizer_step),
+    COUNT(updated_samples), COUNT(train_samples), COUNT(seq_length), COUNT(global_batch), COUNT(seed),
 };
 #define LENGTH(field)                                                                                                  \
     {                                                                                                                  \

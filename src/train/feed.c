@@ -24,7 +24,7 @@ void clv_feed_open(clv_feed *feed, clv_dataset *data, const clv_sampler *sampler
 {
     const int64_t n = clv_sampler_micros(sampler) * sampler->micro_batch;
     const size_t cells = (size_t)(n * seq_length);
-    *feed = (clv_feed){.data = data, .sampler = *sampler, .rules = *rules, .seq_length = seq_length};
+    *feed = (clv_feed){.data = data, .sampler = *sampler, .rules = *rules, .seq_length = seq_length, .most = n};
     feed->samples = (clv_samples){.count = n,
                                   .tokens = clv_alloc((size_t)(n * (seq_length + 1)), sizeof(int32_t)),
                                   .mask = clv_alloc(cells, sizeof(float)),
@@ -45,10 +45,14 @@ void clv_feed_close(clv_feed *feed)
     *feed = (clv_feed){0};
 }
 
-clv_status clv_feed_step(clv_feed *feed, int64_t consumed)
+clv_status clv_feed_step(clv_feed *feed, int64_t consumed, int64_t global_batch)
 {
     const clv_feed_buffers buf = buffers_of(feed);
     const int64_t s = feed->seq_length, b = feed->sampler.micro_batch;
+    feed->sampler.global_batch = global_batch;
+    feed->samples.count = clv_sampler_micros(&feed->sampler) * b;
+    CLV_CHECK(feed->samples.count <= feed->most, "%lld samples, room for %lld", (long long)feed->samples.count,
+              (long long)feed->most);
     for (int64_t i = 0; i < feed->samples.count; i++) {
         int32_t *tokens = buf.tokens + i * (s + 1);
         buf.index[i] = clv_sampler_first(&feed->sampler, consumed, i / b) + i % b;

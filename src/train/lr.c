@@ -103,9 +103,10 @@ double clv_lr_at(const clv_lr_plan *plan, int64_t n)
 
 /* ---- from options ---- */
 
-/* A length as it is typed, in samples: "100" updates of the global batch, "2000samples", or, of `whole` when that is
- * given, a fraction, "0.05". */
-static clv_status in_samples(const char *name, const char *text, int64_t global_batch, int64_t whole, int64_t *out)
+/* A length as it is typed, in samples: "100" updates, "2000samples", or, of `whole` when that is given, a fraction,
+ * "0.05". */
+static clv_status in_samples(const char *name, const char *text, const clv_batch_plan *batches, int64_t whole,
+                             int64_t *out)
 {
     const size_t digits = strspn(text, "0123456789"), number = strspn(text, "0123456789.eE+-");
     const char *unit = text + number;
@@ -123,9 +124,10 @@ static clv_status in_samples(const char *name, const char *text, int64_t global_
                         "--%s %.60s: it must be a number of updates, such as 100, or of samples, such as "
                         "2000samples%s",
                         name, text, whole > 0 ? ", or a fraction of the decay from 0.0 to 1.0" : "");
-    if (!samples && __builtin_mul_overflow(*out, global_batch, out))
-        return clv_fail(CLV_BAD_USAGE, "--%s %s times the global batch of %lld is too large a number", name, text,
-                        (long long)global_batch);
+    if (!samples)
+        *out = clv_batch_plan_samples(batches, *out);
+    if (*out == INT64_MAX)
+        return clv_fail(CLV_BAD_USAGE, "--%s %s is too large a number", name, text);
     return clv_ok();
 }
 
@@ -157,8 +159,10 @@ static clv_status check_lengths(const clv_lr_plan *plan, bool has_tail)
     return clv_ok();
 }
 
-clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *o, int64_t global_batch, int64_t train_samples)
+clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *o, const clv_batch_plan *batches,
+                            int64_t train_samples)
 {
+    const clv_batch_plan last = {.step = &(clv_batch_step){.size = clv_batch_plan_last(batches)}, .count = 1};
     if (!o->is_set.lr)
         return clv_fail(CLV_BAD_USAGE, "--lr is not given; say the highest learning rate, such as --lr 3e-4");
     clv_lr_plan plan = {.max = o->lr, .min = o->min_lr, .init = o->lr_warmup_init};
@@ -169,10 +173,10 @@ clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *o, int64_t glob
 
     plan.decay = CLV_MAX(train_samples, 1);
     if (o->lr_decay != NULL)
-        CLV_TRY(in_samples("lr-decay", o->lr_decay, global_batch, 0, &plan.decay));
-    CLV_TRY(in_samples("lr-warmup", o->lr_warmup, global_batch, plan.decay, &plan.warmup));
+        CLV_TRY(in_samples("lr-decay", o->lr_decay, batches, 0, &plan.decay));
+    CLV_TRY(in_samples("lr-warmup", o->lr_warmup, batches, plan.decay, &plan.warmup));
     if (o->lr_wsd_decay != NULL)
-        CLV_TRY(in_samples("lr-wsd-decay", o->lr_wsd_decay, global_batch, 0, &plan.wsd_decay));
+        CLV_TRY(in_samples("lr-wsd-decay", o->lr_wsd_decay, &last, 0, &plan.wsd_decay));
     CLV_TRY(check_lengths(&plan, plan.wsd_decay > 0));
     *out = plan;
     return clv_ok();

@@ -106,6 +106,8 @@ static void wsd(void **state)
 
 /* ---- options ---- */
 
+static const clv_batch_plan four = {.step = &(clv_batch_step){.size = 4}, .count = 1};
+
 static clv_options options_of(void)
 {
     clv_options o = {.lr = 1e-3, .lr_decay_style = "linear", .lr_wsd_decay_style = "exponential", .lr_warmup = "0"};
@@ -118,13 +120,13 @@ static void from_options(void **state)
     (void)state;
     clv_lr_plan plan;
     clv_options o = options_of();
-    assert_int_equal(clv_lr_plan_make(&plan, &o, 4, 400).code, CLV_OK);
+    assert_int_equal(clv_lr_plan_make(&plan, &o, &four, 400).code, CLV_OK);
     assert_int_equal(plan.decay, 400);
     assert_int_equal(plan.warmup, 0);
 
     o.lr_warmup = "10";
     o.lr_decay = "50";
-    assert_int_equal(clv_lr_plan_make(&plan, &o, 4, 400).code, CLV_OK);
+    assert_int_equal(clv_lr_plan_make(&plan, &o, &four, 400).code, CLV_OK);
     assert_int_equal(plan.decay, 200);
     assert_int_equal(plan.warmup, 40);
 
@@ -133,7 +135,7 @@ static void from_options(void **state)
     o.lr_wsd_decay = "80samples";
     o.lr_decay_style = "WSD";
     o.lr_wsd_decay_style = "minus_sqrt";
-    assert_int_equal(clv_lr_plan_make(&plan, &o, 4, 400).code, CLV_OK);
+    assert_int_equal(clv_lr_plan_make(&plan, &o, &four, 400).code, CLV_OK);
     assert_int_equal(plan.warmup, 100);
     assert_int_equal(plan.wsd_decay, 80);
     assert_int_equal(plan.style, CLV_LR_WSD);
@@ -143,7 +145,7 @@ static void from_options(void **state)
 static void expect_refusal(const clv_options *o, const char *word)
 {
     clv_lr_plan plan;
-    const clv_status status = clv_lr_plan_make(&plan, o, 4, 400);
+    const clv_status status = clv_lr_plan_make(&plan, o, &four, 400);
     assert_int_equal(status.code, CLV_BAD_USAGE);
     if (strstr(status.text, word) == NULL)
         fail_msg("'%s' does not mention '%s'", status.text, word);

@@ -105,7 +105,9 @@ static int the_same_layout(clv_comm *world)
     static const layout_row rows[] = {
         {1, ""},
         {1, "--micro-batch-size 4 --recompute-granularity full --recompute-num-layers 3"},
+        {1, "--rampup-batch-size 4 4 30"},
         {2, ""},
+        {2, "--pipeline-model-parallel-size 2 --rampup-batch-size 0:4 160:8 320:16 --micro-batch-size 2"},
         {2, "--tensor-model-parallel-size 2"},
         {2, "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2"},
         {2, "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"},

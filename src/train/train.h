@@ -55,6 +55,30 @@ clv_status clv_options_agree(const clv_options *options, const clv_config *confi
 /* From --recompute-*: errors name a module that does not exist, or options that contradict each other. */
 clv_status clv_options_recompute(const clv_options *options, clv_recompute *out);
 
+/* ---- batch.c: samples of an update, as a function of the samples done
+ * ------------------------------------------------
+ */
+
+typedef struct clv_batch_step {
+    int64_t from, size; /* from so many samples on, updates of this size */
+} clv_batch_step;
+typedef struct clv_batch_plan {
+    clv_batch_step *step; /* at least one; the first from 0 */
+    size_t count;
+} clv_batch_plan;
+/* From --rampup-batch-size; without it, or where that ends, global_batch. Errors: words of another form, a ramp that
+ * does not come out even. */
+clv_status clv_batch_plan_make(clv_batch_plan *out, const clv_options *options, int64_t global_batch,
+                               int64_t seq_length);
+clv_batch_plan clv_batch_plan_one(int64_t size);
+void clv_batch_plan_free(clv_batch_plan *plan);
+int64_t clv_batch_plan_at(const clv_batch_plan *plan, int64_t samples); /* size of the update that begins there */
+int64_t clv_batch_plan_last(const clv_batch_plan *plan);
+int64_t clv_batch_plan_largest(const clv_batch_plan *plan);
+int64_t clv_batch_plan_samples(const clv_batch_plan *plan, int64_t updates); /* of the first ones; INT64_MAX: or more */
+/* Updates from `from` samples until at least `to` are done. */
+int64_t clv_batch_plan_updates(const clv_batch_plan *plan, int64_t from, int64_t to);
+
 /* ---- lr.c: Megatron's schedules, counted in samples
  * ------------------------------------------------------------------- */
 
@@ -77,7 +101,9 @@ double clv_lr_at(const clv_lr_plan *plan, int64_t n);
 const char *clv_lr_style_name(clv_lr_style style);
 const char *clv_wsd_style_name(clv_wsd_style style);
 bool clv_lr_styles_from(const char *style, const char *wsd_style, clv_lr_plan *out); /* false: an unknown name */
-clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *options, int64_t global_batch, int64_t train_samples);
+/* Lengths given in updates are the samples that so many first updates take; WSD's tail has updates of the last size. */
+clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *options, const clv_batch_plan *batches,
+                            int64_t train_samples);
 
 /* ---- optimizer.c: AdamW over the records
  * -------------------------------------------------------------------------------- */
@@ -102,6 +128,7 @@ double clv_clip_coefficient(double norm, double clip);
 
 typedef struct clv_progress { /* what state.json holds besides the options */
     int64_t iteration, samples, tokens, skipped, optimizer_step;
+    int64_t updated_samples; /* of the updates that were made: where the learning rate stands */
     clv_lr_plan plan;
     int64_t train_samples, seq_length, global_batch, seed;
     char data_order[16];
@@ -210,7 +237,7 @@ typedef struct clv_engine_spec {
     clv_recompute recompute;
     bool sequence_parallel;
     int64_t vocab_divisor, micro_batch, seq_length;
-    int64_t micros; /* micro-batches of a step: with a pipeline, how many are in flight depends on it */
+    int64_t micros; /* micro-batches of the largest step: with a pipeline, how many are in flight depends on it */
     double label_smoothing;
     bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
     bool training;       /* gradients, moments, activations for a backward */
@@ -316,13 +343,15 @@ typedef struct clv_feed {
     clv_sampler sampler;
     clv_eod_rules rules;
     int64_t seq_length;
+    int64_t most;        /* samples that there is room for */
     clv_samples samples; /* the last step's; buffers owned */
 } clv_feed;
 void clv_feed_open(clv_feed *feed, clv_dataset *data, const clv_sampler *sampler, const clv_eod_rules *rules,
                    int64_t seq_length);
 void clv_feed_close(clv_feed *feed);
-/* The samples of the step that begins after `consumed`. Errors: tokens outside the vocabulary, reading. */
-clv_status clv_feed_step(clv_feed *feed, int64_t consumed);
+/* The global_batch samples of the step that begins after `consumed`; no more than the sampler that the feed was opened
+ * with. Errors: tokens outside the vocabulary, reading. */
+clv_status clv_feed_step(clv_feed *feed, int64_t consumed, int64_t global_batch);
 
 /* ---- sentinel.c: replicas that should be equal
  * --------------------------------------------------------------------------- */

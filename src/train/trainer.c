@@ -33,7 +33,7 @@ static clv_status evaluate(clv_trainer *t)
     double nll = 0.0;
     int64_t counted = 0;
     for (int64_t i = 0; i < t->options->eval_iters; i++) {
-        CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->valid, i * t->global_batch)));
+        CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->valid, i * t->global_batch, t->global_batch)));
         clv_engine_evaluate(&t->engine, &t->valid.samples, &nll, &counted);
     }
     clv_report_valid(t, nll / (double)CLV_MAX(counted, 1));
@@ -66,6 +66,7 @@ static clv_status update(clv_trainer *t, const clv_step *step, double lr)
     if (step->finite) {
         clv_engine_update(&t->engine, step, lr);
         t->progress.optimizer_step++;
+        t->progress.updated_samples += t->batch;
         return clv_ok();
     }
     if (t->options->check_for_nan_in_loss_and_grad)
@@ -92,15 +93,16 @@ static clv_status iterate(clv_trainer *t)
 {
     const double start = clv_seconds();
     const bool ledger = t->options->log_comm && t->progress.iteration == t->report.first_iteration;
-    const double lr = clv_lr_at(&t->plan, t->progress.optimizer_step * t->global_batch);
-    CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->train, t->progress.samples)));
+    const double lr = clv_lr_at(&t->plan, t->progress.updated_samples);
+    t->batch = clv_batch_plan_at(&t->batches, t->progress.samples);
+    CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->train, t->progress.samples, t->batch)));
     if (ledger)
         clv_mesh_traffic_reset(t->rt.mesh);
     const clv_step step = clv_engine_gradients(&t->engine, &t->train.samples, t->progress.iteration + 1);
     CLV_TRY(update(t, &step, lr));
     t->progress.iteration++;
-    t->progress.samples += t->global_batch;
-    t->progress.tokens += t->global_batch * t->seq_length;
+    t->progress.samples += t->batch;
+    t->progress.tokens += t->batch * t->seq_length;
     if (ledger)
         comm_report(t);
     clv_report_step(t, &step, lr, clv_seconds() - start);

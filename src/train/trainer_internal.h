@@ -40,7 +40,10 @@ typedef struct clv_trainer {
     clv_stages stages;
     clv_engine engine;
     clv_feed train, valid; /* valid.data NULL: no evaluation */
-    int64_t seq_length, global_batch, iterations, train_samples;
+    clv_batch_plan batches;
+    int64_t seq_length, iterations, train_samples;
+    int64_t global_batch; /* of the end of a ramp, and of evaluations */
+    int64_t batch;        /* of the update at hand */
     clv_lr_plan plan;
     clv_progress progress;
     clv_report report;

@@ -70,7 +70,7 @@ static void member(clv_text *out, const char *key, double value)
 
 static void metrics_add(clv_trainer *t, const clv_step *step, double lr, double seconds)
 {
-    const double tokens = (double)(t->global_batch * t->seq_length) / seconds;
+    const double tokens = (double)(t->batch * t->seq_length) / seconds;
     const double flops = tokens * clv_model_flops(&t->config, t->seq_length);
     clv_text line = {0};
     member(&line, "iteration", (double)t->progress.iteration);
@@ -107,13 +107,16 @@ static void line_print(clv_trainer *t, const clv_step *step, double lr)
     const double tokens = r->seconds > 0 ? (double)r->tokens / r->seconds : 0.0;
     const double share = tokens * clv_model_flops(&t->config, t->seq_length) / (t->rt.peak * clv_comm_size(t->world));
     const int64_t done = t->progress.iteration - r->first_iteration, left = t->iterations - t->progress.iteration;
-    char rest[32], loss[32] = "n/a";
+    char rest[32], loss[32] = "n/a", samples[64] = "";
     duration((clv_seconds() - r->first) / (double)CLV_MAX(done, 1) * (double)left, rest, sizeof rest);
+    if (t->batches.count > 1 || t->options->is_set.train_samples)
+        snprintf(samples, sizeof samples, " | %lld samples, batch %lld", (long long)t->progress.samples,
+                 (long long)t->batch);
     if (r->updates > 0)
         snprintf(loss, sizeof loss, "%.4f", r->loss_sum / (double)r->updates);
     clv_log(CLV_LOG_INFO,
-            "iteration %5lld/%lld | loss %s | grad norm %.3f | lr %.2e | %.0f tokens/s | %.1f %% of peak%s | %s left",
-            (long long)t->progress.iteration, (long long)t->iterations, loss, step->grad_norm, lr, tokens,
+            "iteration %5lld/%lld%s | loss %s | grad norm %.3f | lr %.2e | %.0f tokens/s | %.1f %% of peak%s | %s left",
+            (long long)t->progress.iteration, (long long)t->iterations, samples, loss, step->grad_norm, lr, tokens,
             100.0 * share, t->progress.skipped > 0 ? " | some skipped" : "", rest);
     r->loss_sum = r->seconds = 0;
     r->updates = r->tokens = 0;
@@ -123,7 +126,7 @@ void clv_report_step(clv_trainer *t, const clv_step *step, double lr, double sec
 {
     clv_report *r = &t->report;
     r->seconds += seconds;
-    r->tokens += t->global_batch * t->seq_length;
+    r->tokens += t->batch * t->seq_length;
     if (step->counted > 0 && isfinite(step->loss)) {
         r->loss_sum += step->loss;
         r->updates++;

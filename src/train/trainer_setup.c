@@ -55,6 +55,27 @@ static clv_status shape_find(clv_trainer *t, const char *folder)
     return clv_ok();
 }
 
+/* Every size of a ramp against dp, the micro-batch and the schedule. */
+static clv_status batches_check(const clv_trainer *t, int64_t dp)
+{
+    const clv_options *o = t->options;
+    for (size_t i = 0; i < t->batches.count; i++) {
+        const clv_sampler sampler = {
+            .global_batch = t->batches.step[i].size, .micro_batch = o->micro_batch_size, .dp_size = dp};
+        clv_status st = clv_sampler_check(&sampler);
+        const clv_pipeline pipeline = {.kind = clv_options_schedule(o),
+                                       .stages = t->stages.stages,
+                                       .chunks = t->stages.parts / t->stages.stages,
+                                       .micros = (int)clv_sampler_micros(&sampler)};
+        if (st.code == CLV_OK)
+            st = clv_pipeline_check(&pipeline);
+        if (st.code != CLV_OK && t->batches.count > 1)
+            return clv_within(st, "rampup-batch-size from %lld samples on", (long long)t->batches.step[i].from);
+        CLV_TRY(st);
+    }
+    return clv_ok();
+}
+
 static clv_status sizes_find(clv_trainer *t)
 {
     const clv_options *o = t->options;
@@ -62,19 +83,16 @@ static clv_status sizes_find(clv_trainer *t)
     const int64_t dp = CLV_MAX(clv_comm_size(t->world) / (tp * pp), 1);
     t->seq_length = o->is_set.seq_length ? o->seq_length : CLV_MIN(1024, t->config.max_positions);
     t->global_batch = o->is_set.global_batch_size ? o->global_batch_size : o->micro_batch_size * dp;
-    t->train_samples = o->is_set.train_samples ? o->train_samples : o->train_iters * t->global_batch;
-    t->iterations = CLV_CEIL_DIV(t->train_samples, t->global_batch);
+    CLV_TRY(clv_batch_plan_make(&t->batches, o, t->global_batch, t->seq_length));
+    t->global_batch = clv_batch_plan_last(&t->batches);
+    t->train_samples = o->is_set.train_samples ? o->train_samples : clv_batch_plan_samples(&t->batches, o->train_iters);
+    if (t->train_samples == INT64_MAX)
+        return clv_fail(CLV_BAD_USAGE, "--train-iters or --train-samples is too large a number");
     const clv_layout layout = {.tp = (int)tp, .dp = (int)dp, .pp = (int)pp, .kv_heads = (int)t->config.kv_heads};
     CLV_TRY(clv_gpt_check(&t->config, &layout, o->sequence_parallel, t->seq_length));
-    const clv_sampler sampler = {.global_batch = t->global_batch, .micro_batch = o->micro_batch_size, .dp_size = dp};
-    CLV_TRY(clv_sampler_check(&sampler));
     CLV_TRY(clv_stages_make(&t->stages, o, t->config.layers));
-    const clv_pipeline pipeline = {.kind = clv_options_schedule(o),
-                                   .stages = (int)pp,
-                                   .chunks = (int)(t->stages.parts / pp),
-                                   .micros = (int)clv_sampler_micros(&sampler)};
-    CLV_TRY(clv_pipeline_check(&pipeline));
-    return clv_lr_plan_make(&t->plan, o, t->global_batch, t->train_samples);
+    CLV_TRY(batches_check(t, dp));
+    return clv_lr_plan_make(&t->plan, o, &t->batches, t->train_samples);
 }
 
 static clv_status prefixes_parse(const clv_list *list, const char **prefix, double *weight, size_t *count,
@@ -129,7 +147,7 @@ static clv_status dataset_open(clv_trainer *t, const clv_list *list, const char 
 static void feed_open(clv_trainer *t, clv_feed *feed, clv_dataset *data)
 {
     const clv_options *o = t->options;
-    const clv_sampler sampler = {.global_batch = t->global_batch,
+    const clv_sampler sampler = {.global_batch = clv_batch_plan_largest(&t->batches),
                                  .micro_batch = o->micro_batch_size,
                                  .dp_rank = clv_mesh_coord(t->rt.mesh, CLV_DP),
                                  .dp_size = clv_mesh_size(t->rt.mesh, CLV_DP),
@@ -262,6 +280,7 @@ static clv_status weights_open(clv_trainer *t, const char *folder, bool resumabl
     t->progress.tokens = saved.tokens;
     t->progress.skipped = saved.skipped;
     t->progress.optimizer_step = saved.optimizer_step;
+    t->progress.updated_samples = saved.updated_samples;
     e->optimizer.step = o->no_load_optim ? 0 : saved.optimizer_step;
     clv_log(CLV_LOG_INFO, "resumed %s at iteration %lld (%lld samples)", folder, (long long)saved.iteration,
             (long long)saved.samples);
@@ -290,6 +309,10 @@ static void start_report(const clv_trainer *t)
             (long long)t->global_batch, (long long)b, (long long)(t->global_batch / (b * dp)), (long long)dp,
             (long long)t->seq_length, (long long)t->iterations,
             1e-6 * (double)t->train_samples * (double)t->seq_length);
+    if (t->batches.count > 1)
+        clv_log(CLV_LOG_INFO, "the batch grows: %lld samples an iteration at first, %lld from %lld samples on",
+                (long long)t->batches.step[0].size, (long long)t->global_batch,
+                (long long)t->batches.step[t->batches.count - 1].from);
     clv_log(CLV_LOG_INFO,
             "memory a rank: %.1f MiB = weights %.1f + gradients %.1f + optimizer %.1f + activations %.1f + "
             "scratch %.1f",
@@ -326,6 +349,10 @@ clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *
     CLV_TRY(clv_comm_agree(world, data_open(t)));
     CLV_TRY(engine_open(t));
     CLV_TRY(clv_comm_agree(world, weights_open(t, folder, resumable)));
+    t->iterations =
+        options->is_set.train_iters
+            ? options->train_iters
+            : t->progress.iteration + clv_batch_plan_updates(&t->batches, t->progress.samples, t->train_samples);
     t->progress.plan = t->plan;
     t->progress.train_samples = t->train_samples;
     t->progress.seq_length = t->seq_length;
@@ -347,5 +374,6 @@ void clv_trainer_close(clv_trainer *t)
     if (t->rt.mesh != NULL)
         clv_runtime_close(&t->rt);
     clv_stages_free(&t->stages);
+    clv_batch_plan_free(&t->batches);
     clv_tokenizer_free(t->tokenizer);
 }

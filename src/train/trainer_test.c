@@ -46,45 +46,27 @@ static void lines_read(line *out, const char *path)
     clv_text_free(&text);
 }
 
-/* Twelve updates of four samples on random tokens, warm-up over ten. */
-static void train(line *out, const char *micro_batch)
+/* Twelve updates on random tokens, warm-up over ten, with what else is asked for. */
+static void train(line *out, const char *more)
 {
-    char path[] = "/tmp/cleave_trainer_XXXXXX";
+    enum { WORDS = 64 };
+    char path[] = "/tmp/cleave_trainer_XXXXXX", *argv[WORDS], *rest = NULL;
+    int count = 0;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    char *argv[] = {"--mock-data",
-                    "--vocab-size",
-                    "32",
-                    "--num-layers",
-                    "1",
-                    "--hidden-size",
-                    "16",
-                    "--num-attention-heads",
-                    "2",
-                    "--seq-length",
-                    "16",
-                    "--max-position-embeddings",
-                    "16",
-                    "--hidden-dropout",
-                    "0",
-                    "--attention-dropout",
-                    "0",
-                    "--global-batch-size",
-                    "4",
-                    "--micro-batch-size",
-                    (char *)(uintptr_t)micro_batch,
-                    "--train-iters",
-                    "12",
-                    "--lr",
-                    "1e-3",
-                    "--lr-warmup-iters",
-                    "10",
-                    "--metrics",
-                    path};
+    clv_text text = {0};
+    clv_text_printf(
+        &text,
+        "--mock-data --vocab-size 32 --num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 16 "
+        "--hidden-dropout 0 --attention-dropout 0 --train-iters 12 --lr 1e-3 --lr-warmup 10 "
+        "--metrics %s %s",
+        path, more);
+    for (char *word = strtok_r(text.data, " ", &rest); word != NULL && count < WORDS; word = strtok_r(NULL, " ", &rest))
+        argv[count++] = word;
     clv_options options;
     clv_options_default(&options, 'T');
-    clv_status st = clv_options_parse(&options, (int)CLV_COUNT(argv), argv, NULL);
+    clv_status st = clv_options_parse(&options, count, argv, NULL);
     clv_comm *world = clv_comm_self_open();
     if (st.code == CLV_OK)
         st = clv_train(world, &options);
@@ -93,6 +75,7 @@ static void train(line *out, const char *micro_batch)
     lines_read(out, path);
     clv_comm_world_close(world);
     clv_options_free(&options);
+    clv_text_free(&text);
     unlink(path);
 }
 
@@ -100,8 +83,8 @@ static void test_schedule_counts_updates(void **state)
 {
     (void)state;
     line one[ITERATIONS], four[ITERATIONS];
-    train(one, "1");
-    train(four, "4");
+    train(one, "--global-batch-size 4");
+    train(four, "--global-batch-size 4 --micro-batch-size 4");
     for (int i = 0; i < ITERATIONS; i++) {
         assert_true(one[i].lr == four[i].lr);
         assert_int_equal(one[i].samples, 4 * (i + 1));
@@ -115,15 +98,30 @@ static void test_same_run(void **state)
 {
     (void)state;
     line a[ITERATIONS], b[ITERATIONS];
-    train(a, "2");
-    train(b, "2");
+    train(a, "--global-batch-size 4 --micro-batch-size 2");
+    train(b, "--global-batch-size 4 --micro-batch-size 2");
     assert_memory_equal(a, b, sizeof a);
     assert_true(a[0].loss != a[ITERATIONS - 1].loss);
+}
+
+/* 4, then 8, then 12 samples: the warm-up over ten updates is one over their samples, and the rate is a straight line
+ * in them. */
+static void test_ramp(void **state)
+{
+    (void)state;
+    line ramp[ITERATIONS];
+    static const int64_t at[] = {0, 4, 8, 12, 20, 32, 44, 56, 68, 80, 92, 104, 116}; /* sizes change at 10 and 20 */
+    train(ramp, "--global-batch-size 12 --micro-batch-size 2 --rampup-batch-size 4 4 20");
+    for (int i = 0; i < ITERATIONS; i++) {
+        assert_int_equal(ramp[i].samples, at[i + 1]);
+        assert_true(i > 10 || fabs(ramp[i].lr - 1e-3 * (double)at[i] / (double)at[10]) < 1e-15);
+    }
 }
 
 int main(void)
 {
     clv_log_setup(CLV_LOG_ERROR, 0, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedule_counts_updates), cmocka_unit_test(test_same_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedule_counts_updates), cmocka_unit_test(test_same_run),
+                                       cmocka_unit_test(test_ramp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
