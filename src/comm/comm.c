@@ -29,6 +29,11 @@ void clv_comm_abort(clv_comm *world, int code)
     abort();
 }
 
+void clv_comm_synchronize(clv_comm *world, bool on)
+{
+    world->synchronous = on;
+}
+
 int clv_comm_rank(const clv_comm *comm)
 {
     return comm->rank;

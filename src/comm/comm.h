@@ -51,6 +51,9 @@ clv_comm *clv_comm_fake_open(int rank, int size);
 clv_status clv_comm_world_open(clv_comm **out, int *argc, char ***argv);
 void clv_comm_world_close(clv_comm *world);
 void clv_comm_abort(clv_comm *world, int code); /* brings every rank down at once */
+/* For tests: in groups made from now on no message is buffered on its way; a send ends when its receive is posted, as
+ * large ones always do. CLEAVE_SYNCHRONOUS_SENDS=1 in the environment is the same from the start. */
+void clv_comm_synchronize(clv_comm *world, bool on);
 
 int clv_comm_rank(const clv_comm *comm);
 int clv_comm_size(const clv_comm *comm);

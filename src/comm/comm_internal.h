@@ -39,6 +39,7 @@ struct clv_comm {
     int rank, size;
     int local_rank, local_size, hosts; /* of the world */
     size_t piece;                      /* bytes of one message at most */
+    bool synchronous;                  /* a send is over only when its receive is posted */
     bool dry;                          /* planning: the pointers are no memory */
     clv_traffic traffic[CLV_TRAFFIC_KINDS];
 };
@@ -55,5 +56,6 @@ void clv_reduce_in_order(void *out, const void *const *in, int n, size_t count, 
 int clv_launched_size(const char **launcher);
 /* More ranks than cores on this host: Open MPI is asked to yield while it waits, unless the user chose. */
 void clv_launch_yield(void);
+bool clv_launch_synchronous(void); /* see clv_comm_synchronize */
 
 #endif

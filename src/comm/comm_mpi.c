@@ -80,7 +80,8 @@ static void post_send(job *j, const void *data, size_t bytes, int peer)
     const char *at = data;
     for (size_t n; bytes > 0; at += n, bytes -= n) {
         n = CLV_MIN(bytes, j->comm->piece);
-        MPI_Isend(at, (int)n, MPI_BYTE, peer, j->tag, mpi_of(j->comm)->handle, next_request(j));
+        (j->comm->synchronous ? MPI_Issend : MPI_Isend)(at, (int)n, MPI_BYTE, peer, j->tag, mpi_of(j->comm)->handle,
+                                                        next_request(j));
     }
 }
 
@@ -369,6 +370,7 @@ static clv_comm *mpi_split(clv_comm *parent, int color, int key, int rank, int s
     mpi_comm *p = mpi_of(parent), *c = clv_alloc(1, sizeof *c);
     clv_comm_init(&c->base, &mpi_ops, rank, size);
     c->base.piece = parent->piece;
+    c->base.synchronous = parent->synchronous;
     c->engine = p->engine;
     MPI_Comm_split(p->handle, color, key, &c->handle);
     int real_rank, real_size;
@@ -480,6 +482,7 @@ clv_status clv_comm_world_open(clv_comm **out, int *argc, char ***argv)
               MPI_THREAD_FUNNELED);
     mpi_comm *world = clv_alloc(1, sizeof *world);
     clv_comm_init(&world->base, &mpi_ops, rank, size);
+    world->base.synchronous = clv_launch_synchronous();
     world->handle = MPI_COMM_WORLD;
     world->engine = clv_alloc(1, sizeof *world->engine);
     world->engine->ignored = MPI_STATUSES_IGNORE;

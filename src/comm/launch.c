@@ -4,6 +4,8 @@
  *   MPICH, Intel MPI    PMI_SIZE, MPI_LOCALNRANKS
  *   srun                SLURM_STEP_NUM_TASKS, with --mpi also PMI_SIZE or PMIX_RANK
  *
+ *   for tests           CLEAVE_SYNCHRONOUS_SENDS=1: messages are never buffered on their way
+ *
  * A batch script of Slurm is no launch, so SLURM_NTASKS, which it sees too, says nothing.
  */
 #include "comm/comm_internal.h"
@@ -33,6 +35,11 @@ int clv_launched_size(const char **launcher)
     }
     *launcher = "a PMIx launcher";
     return getenv("PMIX_RANK") != NULL ? 1 : 0;
+}
+
+bool clv_launch_synchronous(void)
+{
+    return number_in("CLEAVE_SYNCHRONOUS_SENDS") > 0;
 }
 
 void clv_launch_yield(void)
