@@ -1,7 +1,7 @@
 /* nsize: 1 2 4 8 */
 /* verify_test.c - PyTorch's values on every dense golden case that the number of ranks allows: with and without
- * sequence parallelism, vocabulary divisor 1, and once each with 128, with the whole batch as a micro-batch, and with
- * dp. */
+ * sequence parallelism, vocabulary divisor 1, and once each with 128 and with the whole batch as a micro-batch; the two
+ * deep cases on every mix of tp, pp, chunks and dp, plain and computed again. */
 #include "comm/mpi_test.h"
 #include "train.h"
 
@@ -92,51 +92,80 @@ static int against_one_rank(clv_comm *world)
     return verify_expect(world, "llama-gqa", tp, (char *[]){"--layouts", layouts}, 2);
 }
 
-/* Every pipeline of these ranks, plain, interleaved, with tp, with dp, with what is left computed again. */
-static int pipelines(clv_comm *world)
+/* What is left out of tp and pp is dp. */
+static const struct {
+    int ranks, tp;
+    const char *options;
+} layouts[] = {{1, 1, ""},
+               {2, 2, ""},
+               {2, 2, "--sequence-parallel"},
+               {2, 1, ""},
+               {2, 1, "--pipeline-model-parallel-size 2"},
+               {2, 1, "--pipeline-model-parallel-size 2 --pipeline-schedule gpipe"},
+               {2, 1, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"},
+               {2, 1, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3"},
+               {2, 1, "--pipeline-model-parallel-size 2 --micro-batch-size 8"},
+               {4, 2, ""},
+               {4, 2, "--pipeline-model-parallel-size 2"},
+               {4, 2, "--pipeline-model-parallel-size 2 --sequence-parallel"},
+               {4, 1, "--pipeline-model-parallel-size 4"},
+               {4, 1, "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2"},
+               {4, 1, "--pipeline-model-parallel-size 4 --micro-batch-size 4 --pipeline-schedule gpipe"},
+               {4, 1, "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t*3|t*2|ttL"},
+               {4, 1, "--pipeline-model-parallel-size 2"},
+               {8, 2, "--pipeline-model-parallel-size 4 --sequence-parallel"},
+               {8, 1, "--pipeline-model-parallel-size 4"},
+               {8, 2, "--pipeline-model-parallel-size 2 --sequence-parallel"}};
+
+/* Every layout of these ranks, on the two deep cases, with more options; or the pipelines alone. */
+static int each_layout(clv_comm *world, const char *more, bool pipelines_only)
 {
-    static const struct {
-        int ranks, tp;
-        const char *options;
-    } rows[] = {{1, 1, "--recompute-granularity full --recompute-num-layers 3"},
-                {1, 1, "--recompute-granularity full --recompute-method block --recompute-num-layers 2"},
-                {1, 1, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp_act"},
-                {2, 2, "--recompute-granularity selective --recompute-modules mlp --sequence-parallel"},
-                {2, 1, "--pipeline-model-parallel-size 2"},
-                {2, 1, "--pipeline-model-parallel-size 2 --pipeline-schedule gpipe"},
-                {2, 1, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"},
-                {2, 1, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3"},
-                {2, 1, "--pipeline-model-parallel-size 2 --micro-batch-size 8 --recompute-granularity full"},
-                {4, 2, "--pipeline-model-parallel-size 2 --sequence-parallel --recompute-granularity full"},
-                {4, 1, "--pipeline-model-parallel-size 4"},
-                {4, 1, "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2"},
-                {4, 1, "--pipeline-model-parallel-size 4 --micro-batch-size 4 --pipeline-schedule gpipe"},
-                {4, 1, "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t*3|t*2|ttL"},
-                {4, 1, "--pipeline-model-parallel-size 2"},
-                {8, 2, "--pipeline-model-parallel-size 4 --sequence-parallel"},
-                {8, 1, "--pipeline-model-parallel-size 4"},
-                {8, 2, "--pipeline-model-parallel-size 2 --sequence-parallel"}};
     int failed = 0;
-    for (size_t i = 0; i < CLV_COUNT(rows); i++) {
-        if (rows[i].ranks != clv_comm_size(world))
+    for (size_t i = 0; i < CLV_COUNT(layouts); i++) {
+        const bool pipeline = strstr(layouts[i].options, "pipeline") != NULL;
+        if (layouts[i].ranks != clv_comm_size(world) || (pipelines_only && !pipeline))
             continue;
         char text[256], *words[16], *rest = NULL;
         int count = 0;
-        snprintf(text, sizeof text, "%s", rows[i].options);
+        snprintf(text, sizeof text, "%s %s", layouts[i].options, more);
         for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
             words[count++] = word;
-        failed += verify_expect(world, "llama-deep", rows[i].tp, words, count);
-        failed += verify_expect(world, "gpt2-deep-tied", rows[i].tp, words, count);
+        failed += verify_expect(world, "llama-deep", layouts[i].tp, words, count);
+        failed += verify_expect(world, "gpt2-deep-tied", layouts[i].tp, words, count);
     }
     return failed;
 }
 
-static int data_parallel(clv_comm *world)
+static int deep_cases(clv_comm *world)
 {
-    const int size = clv_comm_size(world);
-    if (size == 1)
-        return 0;
-    return verify_expect(world, "llama-deep", size / 2, NULL, 0) + verify_expect(world, "gpt2-deep-tied", 1, NULL, 0);
+    return each_layout(world, "", false);
+}
+
+static int whole_layers_again(clv_comm *world)
+{
+    return each_layout(world, "--recompute-granularity full --recompute-num-layers 3", false);
+}
+
+/* What is computed again does not depend on the layout; two ranks have seen every kind of it. */
+static int parts_again(clv_comm *world)
+{
+    static const char *const parts[] = {
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+        "--recompute-granularity selective --recompute-modules core_attn layernorm mlp_act",
+        "--recompute-granularity selective --recompute-modules mlp"};
+    int failed = 0;
+    for (size_t i = 0; i < CLV_COUNT(parts) && clv_comm_size(world) <= 2; i++)
+        failed += each_layout(world, parts[i], false);
+    return failed;
+}
+
+/* No message is buffered on its way. */
+static int synchronous_pipelines(clv_comm *world)
+{
+    clv_comm_synchronize(world, true);
+    const int failed = each_layout(world, "", true);
+    clv_comm_synchronize(world, false);
+    return failed;
 }
 
 int main(int argc, char **argv)
@@ -148,7 +177,9 @@ int main(int argc, char **argv)
                                      {"whole batch as micro-batch", whole_batch},
                                      {"reference kernels", reference_kernels},
                                      {"against one rank", against_one_rank},
-                                     {"pipelines and recomputation", pipelines},
-                                     {"data parallel", data_parallel},
+                                     {"deep cases on every layout", deep_cases},
+                                     {"whole layers computed again", whole_layers_again},
+                                     {"parts computed again", parts_again},
+                                     {"pipelines that wait in sends", synchronous_pipelines},
                                      {0}});
 }
