@@ -5,6 +5,7 @@
 #include "comm/mpi_test.h"
 #include "train/train.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { S = 16, B = 2, VOCAB = 67, STEPS = 50 };
@@ -178,6 +179,21 @@ static int sentinel_finds_a_bit(clv_comm *world)
     return failed;
 }
 
+/* One ulp on the last rank is seen, and named; NaN equals NaN. */
+static int sentinel_finds_a_decision(clv_comm *world)
+{
+    int failed = 0;
+    const int last = clv_comm_size(world) - 1;
+    clv_decision d[] = {{"norm", NAN}, {"count", -3.0}, {"rate", 1e-3}};
+    clv_status st = clv_sentinel_decisions(world, d, CLV_COUNT(d));
+    EXPECT(st.code == CLV_OK, "equal: %s", st.text);
+    if (clv_comm_rank(world) == last)
+        d[2].value = nextafter(1e-3, 1.0);
+    st = clv_sentinel_decisions(world, d, CLV_COUNT(d));
+    EXPECT(last == 0 || (st.code == CLV_CHECK_FAILED && strstr(st.text, "rate") != NULL), "one ulp: %s", st.text);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     return mpi_test_run(&argc, &argv,
@@ -185,5 +201,6 @@ int main(int argc, char **argv)
                                      {"llama with q and k norms", llama_replicas},
                                      {"two data-parallel ranks", data_parallel_replicas},
                                      {"the sentinel finds a bit", sentinel_finds_a_bit},
+                                     {"the sentinel finds a decision", sentinel_finds_a_decision},
                                      {0}});
 }

@@ -26,7 +26,7 @@ static clv_status train(clv_comm *world, const char *fmt, ...)
         &text,
         "--mock-data --vocab-size 97 --num-layers 8 --hidden-size 32 --num-attention-heads 4 "
         "--seq-length 16 --global-batch-size 16 --lr 1e-2 --lr-decay-iters 6 --lr-decay-style cosine "
-        "--lr-warmup-iters 2 --weight-decay 0.1 --threads 1 --attention-dropout 0.1 --hidden-dropout 0.1 %s",
+        "--lr-warmup-iters 2 --check-decisions --weight-decay 0.1 --threads 1 --attention-dropout 0.1 --hidden-dropout 0.1 %s",
         more);
     for (char *word = strtok_r(text.data, " ", &rest); word != NULL && count < WORDS; word = strtok_r(NULL, " ", &rest))
         argv[count++] = word;

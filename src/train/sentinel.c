@@ -8,6 +8,7 @@
 #include "train.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 static uint64_t hash_of(clv_ctx *cx, clv_tensor t)
@@ -58,4 +59,27 @@ clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count
         worst = worst.code != CLV_OK ? worst : st;
     }
     return clv_comm_agree(clv_mesh_world(cx->mesh), worst);
+}
+
+clv_status clv_sentinel_decisions(clv_comm *world, const clv_decision *decisions, size_t count)
+{
+    int64_t *ends = clv_alloc(2 * count, sizeof *ends); /* bits, and their complement: the maximum of both */
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&ends[2 * i], &decisions[i].value, sizeof *ends);
+        ends[2 * i + 1] = ~ends[2 * i];
+    }
+    clv_all_reduce(world, ends, ends, 2 * count, CLV_I64, CLV_MAX);
+    clv_status st = clv_ok();
+    for (size_t i = 0; i < count && st.code == CLV_OK; i++) {
+        const int64_t high = ends[2 * i], low = ~ends[2 * i + 1];
+        double a, b;
+        memcpy(&a, &low, sizeof a);
+        memcpy(&b, &high, sizeof b);
+        if (low != high)
+            st =
+                clv_fail(CLV_CHECK_FAILED, "the %s differs between ranks: %.17g and %.17g; they would go separate ways",
+                         decisions[i].name, a, b);
+    }
+    free(ends);
+    return st;
 }

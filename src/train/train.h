@@ -358,6 +358,13 @@ clv_status clv_feed_step(clv_feed *feed, int64_t consumed, int64_t global_batch)
 /* Are the weights (and moments, when given) that several ranks hold bit-equal? Errors (CLV_CHECK_FAILED): the first
  * tensor that is not, and the ranks. Collective: world. */
 clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count, const clv_optimizer *optimizer);
+/* A value that each rank decides by. Errors (CLV_CHECK_FAILED): the first that is not bit-equal on all ranks, and its
+ * ends. Collective: world. */
+typedef struct clv_decision {
+    const char *name;
+    double value;
+} clv_decision;
+clv_status clv_sentinel_decisions(clv_comm *world, const clv_decision *decisions, size_t count);
 
 /* ---- the commands: trainer.c, eval.c, generate.c, verify.c
  * ------------------------------------------------------------------ */

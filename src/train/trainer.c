@@ -89,6 +89,21 @@ static void comm_report(const clv_trainer *t)
     clv_text_free(&text);
 }
 
+static clv_status decisions_check(const clv_trainer *t, const clv_step *step, double lr)
+{
+    const clv_decision all[] = {{"loss", step->loss},
+                                {"gradient norm", step->grad_norm},
+                                {"clip factor", clv_clip_coefficient(step->grad_norm, t->options->clip_grad)},
+                                {"choice to skip", step->finite ? 0.0 : 1.0},
+                                {"number of counted tokens", (double)step->counted},
+                                {"batch", (double)t->batch},
+                                {"learning rate", lr}};
+    if (!t->options->check_decisions)
+        return clv_ok();
+    return clv_within(clv_sentinel_decisions(t->world, all, CLV_COUNT(all)), "iteration %lld",
+                      (long long)t->progress.iteration + 1);
+}
+
 static clv_status iterate(clv_trainer *t)
 {
     const double start = clv_seconds();
@@ -99,6 +114,7 @@ static clv_status iterate(clv_trainer *t)
     if (ledger)
         clv_mesh_traffic_reset(t->rt.mesh);
     const clv_step step = clv_engine_gradients(&t->engine, &t->train.samples, t->progress.iteration + 1);
+    CLV_TRY(decisions_check(t, &step, lr));
     CLV_TRY(update(t, &step, lr));
     t->progress.iteration++;
     t->progress.samples += t->batch;

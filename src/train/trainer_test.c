@@ -59,7 +59,7 @@ static void train(line *out, const char *more)
     clv_text_printf(
         &text,
         "--mock-data --vocab-size 32 --num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 16 "
-        "--hidden-dropout 0 --attention-dropout 0 --train-iters 12 --lr 1e-3 --lr-warmup 10 "
+        "--hidden-dropout 0 --attention-dropout 0 --train-iters 12 --lr 1e-3 --lr-warmup 10 --check-decisions "
         "--metrics %s %s",
         path, more);
     for (char *word = strtok_r(text.data, " ", &rest); word != NULL && count < WORDS; word = strtok_r(NULL, " ", &rest))
