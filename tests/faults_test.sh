@@ -72,7 +72,7 @@ two=("$mpirun" -n 2 "${train[@]}" --tensor-model-parallel-size 2 --sequence-para
 start_long() { # on two ranks, saving each 5 updates into $1; sets $job and $ranks
     "${two[@]}" --train-iters 1000000 --save "$1" --save-interval 5 --keep-last 2 >long.out 2>&1 &
     job=$!
-    wait_for 20 test -e "$1/latest" || complain "no checkpoint in $1: $(tail -c 300 long.out)"
+    wait_for 20 test -e "$1/latest" || { echo "no checkpoint in $1: $(tail -c 300 long.out)"; exit 1; }
     ranks=($(pgrep -P $job))
 }
 start_long killed
