@@ -1,4 +1,4 @@
-/* decode.c - forward with a cache, for generation.
+/* decode.c - a stage's forward with a cache, for generation.
  *
  * The cache of a layer holds the fused activation [q k v] of every row so far, so a new row's product writes straight
  * into it. Sequences of a batch are aligned at their ends: sequence j begins at row start_j, its token in row i has
@@ -65,28 +65,28 @@ static void block_cached(clv_ctx *cx, clv_tensor x, const clv_block *block, cons
     clv_arena_release(cx->temp, mark);
 }
 
-void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_tensor tokens, const int32_t *start,
-                    clv_tensor logits)
+void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, const clv_fresh *rows)
 {
     const size_t mark = clv_arena_mark(cx->temp);
-    const int64_t sq = tokens.dim[0], b = tokens.dim[1];
+    const int64_t sq = rows->tokens.dim[0], b = rows->tokens.dim[1];
     CLV_CHECK(model->edge == CLV_R, "decoding needs replicated edges");
     CLV_CHECK(cache->used + sq <= cache->rows, "cache of %lld rows: %lld used, %lld more", (long long)cache->rows,
               (long long)cache->used, (long long)sq);
-    clv_batch batch = {.tokens = tokens, .pos = clv_new_as(cx->temp, CLV_I32, sq, b)};
+    clv_batch batch = {.tokens = rows->tokens, .pos = clv_new_as(cx->temp, CLV_I32, sq, b)};
     clv_scene scene = {.batch = &batch,
                        .range = clv_new_as(cx->temp, CLV_I32, sq, b, 2),
                        .window_range = clv_new_as(cx->temp, CLV_I32, sq, b, 2),
                        .rope = model->rope,
                        .edge = CLV_R};
-    place_rows(cx, batch.pos, scene.range, start, cache->used, 0);
-    place_rows(cx, batch.pos, scene.window_range, start, cache->used, model->config.window);
+    place_rows(cx, batch.pos, scene.range, rows->start, cache->used, 0);
+    place_rows(cx, batch.pos, scene.window_range, rows->start, cache->used, model->config.window);
 
-    clv_tensor x = clv_new(cx->temp, CLV_R, sq, b, model->config.hidden);
-    clv_embedding_forward(cx, x, &model->embedding, &scene);
+    if (model->options.has_embedding)
+        clv_embedding_forward(cx, rows->x, &model->embedding, &scene);
     for (int64_t i = 0; i < model->options.layers; i++)
-        block_cached(cx, x, &model->blocks[i], &scene, (clv_past){cache->layer[i], cache->used});
-    clv_head_logits(cx, logits, clv_slice(x, sq - 1, 1), &model->head);
+        block_cached(cx, rows->x, &model->blocks[i], &scene, (clv_past){cache->layer[i], cache->used});
+    if (model->options.has_head)
+        clv_head_logits(cx, rows->logits, clv_slice(rows->x, sq - 1, 1), &model->head);
     cache->used += sq;
     clv_arena_release(cx->temp, mark);
 }

@@ -244,11 +244,15 @@ typedef struct clv_cache {
 } clv_cache;
 clv_cache clv_cache_create(const clv_gpt *model, clv_arena *arena, int64_t rows, int64_t b);
 void clv_cache_destroy(clv_cache *cache);
-/* Tokens of rows used .. used + sq - 1 for each of b sequences; start i32 [b] on the host: first row that belongs to
- * the sequence (prompts are aligned at their ends), so its position is row - start. logits f32 [b, v] SL of the last
- * row. The edge must be R. Collective: tp. */
-void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, clv_tensor tokens, const int32_t *start,
-                    clv_tensor logits);
+typedef struct clv_fresh { /* rows that are not in the cache yet: used .. used + sq - 1 */
+    clv_tensor tokens;     /* i32 [sq, b] */
+    const int32_t *start;  /* [b] on the host: first row that belongs to the sequence (prompts are aligned at their
+                              ends), so its position is row - start */
+    clv_tensor x;          /* [sq, b, h] R: of the stage before, on return for the next; the first stage fills it */
+    clv_tensor logits;     /* f32 [b, v] SL of the last row, on the last stage */
+} clv_fresh;
+/* The edge must be R. Collective: tp. */
+void clv_gpt_decode(clv_ctx *cx, const clv_gpt *model, clv_cache *cache, const clv_fresh *rows);
 
 /* ---- family.c: records <-> tensors of a Hugging Face folder
  * ----------------------------------------------------------------------------------------------- */

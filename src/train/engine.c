@@ -53,7 +53,7 @@ static clv_model_options part_options(const clv_engine *e, const clv_stages *sta
 }
 
 /* All parts are described on every rank; those of other stages in arenas that only count. */
-static void parts_create(clv_engine *e, const clv_mesh *mesh, const clv_stages *stages)
+void clv_engine_parts(clv_engine *e, const clv_mesh *mesh, const clv_stages *stages)
 {
     const int stage = clv_mesh_coord(mesh, CLV_PP);
     e->parts = stages->parts;
@@ -113,7 +113,7 @@ void clv_engine_build(clv_engine *e, const clv_backend *backend, const clv_mesh 
     e->cx = (clv_ctx){
         .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
     clv_stages one = clv_stages_one(spec->config->layers);
-    parts_create(e, mesh, spec->stages != NULL ? spec->stages : &one);
+    clv_engine_parts(e, mesh, spec->stages != NULL ? spec->stages : &one);
     clv_stages_free(&one);
     if (spec->training)
         clv_optimizer_create(&e->optimizer, e->params, e->param_count, &e->moments);

@@ -195,7 +195,7 @@ static void known_close(known *k)
     clv_json_free(k->json);
 }
 
-static clv_options options_of(const known *k, int64_t tp)
+static clv_options options_of(const known *k, int64_t tp, int64_t pp)
 {
     clv_options o;
     clv_options_default(&o, 'E');
@@ -203,27 +203,37 @@ static clv_options options_of(const known *k, int64_t tp)
     o.input = k->path;
     o.threads = 1;
     o.tensor_model_parallel_size = tp;
+    o.pipeline_model_parallel_size = pp;
+    o.decoder_first_pipeline_num_layers = 3; /* of five */
+    o.is_set.decoder_first_pipeline_num_layers = pp > 1;
     return o;
 }
 
+/* What tp and pp leave of the ranks is dp. */
 static int the_loss_is_known(clv_comm *world)
 {
     int failed = 0;
     known k;
     if (!known_open(&k, world))
         return 0;
-    for (int64_t tp = 1; tp <= clv_comm_size(world); tp *= 2)
-        for (int sequence_parallel = 0; sequence_parallel < 2; sequence_parallel++) {
-            clv_options o = options_of(&k, tp);
-            o.sequence_parallel = sequence_parallel == 1;
-            clv_eval_result r;
-            const clv_status st = clv_eval_run(world, &o, &r);
-            EXPECT(st.code == CLV_OK, "%s", st.text);
-            EXPECT(r.tokens == k.tokens && r.bytes == k.bytes, "%lld tokens, %lld bytes", (long long)r.tokens,
-                   (long long)r.bytes);
-            EXPECT(fabs(r.nll / (double)r.tokens - k.loss) <= 1e-5, "tp %d: loss %.8f, not %.8f", (int)tp,
-                   r.nll / (double)r.tokens, k.loss);
-        }
+    double first = 0.0;
+    for (int64_t pp = 1; pp <= CLV_MIN(clv_comm_size(world), 2); pp++)
+        for (int64_t tp = 1; tp * pp <= clv_comm_size(world); tp *= 2)
+            for (int sequence_parallel = 0; sequence_parallel < 2; sequence_parallel++) {
+                clv_options o = options_of(&k, tp, pp);
+                o.sequence_parallel = sequence_parallel == 1;
+                clv_eval_result r;
+                const clv_status st = clv_eval_run(world, &o, &r);
+                EXPECT(st.code == CLV_OK, "%s", st.text);
+                EXPECT(r.tokens == k.tokens && r.bytes == k.bytes, "%lld tokens, %lld bytes", (long long)r.tokens,
+                       (long long)r.bytes);
+                const double loss = r.nll / (double)r.tokens;
+                first = first == 0.0 ? loss : first;
+                EXPECT(fabs(loss - k.loss) <= 1e-5, "tp %d, pp %d: loss %.8f, not %.8f", (int)tp, (int)pp, loss,
+                       k.loss);
+                EXPECT(fabs(loss - first) <= 1e-6, "tp %d, pp %d: loss %.8f, elsewhere %.8f", (int)tp, (int)pp, loss,
+                       first);
+            }
     known_close(&k);
     return failed;
 }
@@ -236,20 +246,21 @@ static int groups_share_the_windows(clv_comm *world)
     if (!known_open(&k, world))
         return 0;
     double first = 0.0;
-    for (int64_t tp = 1; tp <= clv_comm_size(world); tp *= 2)
-        for (int64_t batch = 1; batch <= 3; batch += 2) {
-            clv_options o = options_of(&k, tp);
-            o.seq_length = 40;
-            o.micro_batch_size = batch;
-            o.is_set.seq_length = o.is_set.micro_batch_size = true;
-            clv_eval_result r;
-            const clv_status st = clv_eval_run(world, &o, &r);
-            EXPECT(st.code == CLV_OK, "%s", st.text);
-            EXPECT(r.tokens == k.tokens, "%lld tokens", (long long)r.tokens);
-            first = first == 0.0 ? r.nll : first;
-            EXPECT(fabs(r.nll - first) <= 1e-5 * first, "tp %d, batch %d: %.8f, not %.8f", (int)tp, (int)batch, r.nll,
-                   first);
-        }
+    for (int64_t pp = 1; pp <= CLV_MIN(clv_comm_size(world), 2); pp++)
+        for (int64_t tp = 1; tp * pp <= clv_comm_size(world); tp *= 2)
+            for (int64_t batch = 1; batch <= 3; batch += 2) {
+                clv_options o = options_of(&k, tp, pp);
+                o.seq_length = 40;
+                o.micro_batch_size = batch;
+                o.is_set.seq_length = o.is_set.micro_batch_size = true;
+                clv_eval_result r;
+                const clv_status st = clv_eval_run(world, &o, &r);
+                EXPECT(st.code == CLV_OK, "%s", st.text);
+                EXPECT(r.tokens == k.tokens, "%lld tokens", (long long)r.tokens);
+                first = first == 0.0 ? r.nll : first;
+                EXPECT(fabs(r.nll - first) <= 1e-6 * first, "tp %d, pp %d, batch %d: %.8f, not %.8f", (int)tp, (int)pp,
+                       (int)batch, r.nll, first);
+            }
     EXPECT(first > k.loss * (double)k.tokens, "less context, yet a smaller loss");
     known_close(&k);
     return failed;

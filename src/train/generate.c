@@ -96,22 +96,24 @@ static clv_status model_open(clv_generation *g, const clv_options *o)
         longest = CLV_MAX(longest, (int64_t)g->prompt[i].count);
         shortest = CLV_MIN(shortest, (int64_t)g->prompt[i].count);
     }
-    const clv_layout layout = {.tp = (int)o->tensor_model_parallel_size};
+    const clv_layout layout = {.tp = (int)o->tensor_model_parallel_size, .pp = (int)o->pipeline_model_parallel_size};
     CLV_TRY(clv_gpt_check(config, &layout, false, longest));
+    CLV_TRY(clv_stages_make(&g->stages, o, config->layers));
     CLV_TRY(clv_runtime_open(&g->rt, g->world, o, config));
     const int dp = clv_mesh_size(g->rt.mesh, CLV_DP);
     if (dp > 1)
         clv_log(CLV_LOG_WARN, "%d groups of %d ranks all do the same; start %d, or split the model over more of them",
-                dp, layout.tp, layout.tp);
+                dp, layout.tp * layout.pp, layout.tp * layout.pp);
     const clv_generator_spec spec = {.config = config,
+                                     .stages = &g->stages,
                                      .vocab_divisor = o->make_vocab_size_divisible_by,
                                      .batch = CLV_MIN((int64_t)g->count, BATCH),
                                      .rows = longest + CLV_MIN(o->max_new_tokens, config->max_positions - shortest),
                                      .backend = o->backend};
     CLV_TRY(clv_generator_create(&g->generator, g->rt.mesh, &spec));
-    clv_gpt *model = &g->generator.model;
-    clv_gpt_rope_fill(&g->generator.cx, model);
-    return clv_pretrained_weights(&g->from, &g->generator.cx, model->params, model->param_count);
+    clv_engine *e = &g->generator.engine;
+    clv_engine_tables(e);
+    return clv_pretrained_weights(&g->from, &e->cx, e->params, e->param_count);
 }
 
 clv_status clv_generation_open(clv_generation *g, clv_comm *world, const clv_options *o)
@@ -142,6 +144,7 @@ void clv_generation_close(clv_generation *g)
     free(g->written);
     clv_ids_free(&g->how.stop);
     clv_generator_destroy(&g->generator);
+    clv_stages_free(&g->stages);
     clv_runtime_close(&g->rt);
     clv_pretrained_close(&g->from);
 }

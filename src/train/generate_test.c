@@ -1,6 +1,6 @@
 /* nsize: 1 2 4 */
 /* generate_test.c - a cache computes what a forward over everything computes; a known model writes its known text; a
- * batch writes what its prompts write alone. All ranks are tensor-parallel.
+ * batch writes what its prompts write alone. All ranks are tensor-parallel, or half of them in each of two stages.
  */
 #include "comm/mpi_test.h"
 #include "train/inference_internal.h"
@@ -9,23 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-static clv_mesh *mesh_of(clv_comm *world, const clv_config *config)
+static clv_mesh *mesh_of(clv_comm *world, const clv_config *config, int pp)
 {
     clv_mesh *mesh = NULL;
-    const clv_layout layout = {.tp = clv_comm_size(world), .kv_heads = (int)config->kv_heads};
+    const clv_layout layout = {.tp = clv_comm_size(world) / pp, .pp = pp, .kv_heads = (int)config->kv_heads};
     const clv_status st = clv_mesh_create(&mesh, world, &layout);
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
     return mesh;
 }
 
-static clv_options options_of(clv_comm *world, const char *folder)
+/* One more layer on the first stage when they are odd. */
+static clv_options options_of(clv_comm *world, const char *folder, int pp)
 {
     clv_options o;
+    clv_config config;
     clv_options_default(&o, 'G');
     o.load = folder;
     o.threads = 1;
-    o.tensor_model_parallel_size = clv_comm_size(world);
+    o.tensor_model_parallel_size = clv_comm_size(world) / pp;
+    o.pipeline_model_parallel_size = pp;
+    if (pp > 1 && folder != NULL && clv_hf_config_read(&config, folder).code == CLV_OK) {
+        o.decoder_first_pipeline_num_layers = (config.layers + 1) / 2;
+        o.is_set.decoder_first_pipeline_num_layers = true;
+    }
     return o;
+}
+
+/* The numbers of stages that these ranks can make: 1, and 2. */
+static int stages_most(clv_comm *world)
+{
+    return clv_comm_size(world) > 1 ? 2 : 1;
 }
 
 /* ---- the cache against the forward --------------------------------------------------------------------------------
@@ -53,19 +66,25 @@ static void forward(pair *p)
     clv_engine_logits(&p->whole, &sample, keep_logits, p);
 }
 
-static clv_status pair_open(pair *p, const clv_mesh *mesh, const clv_pretrained *from)
+static clv_status pair_open(pair *p, const clv_mesh *mesh, const clv_pretrained *from, const clv_stages *stages)
 {
-    const clv_engine_spec whole = {
-        .config = &from->config, .vocab_divisor = 1, .micro_batch = 1, .seq_length = SEQ, .backend = "cpu"};
+    const clv_engine_spec whole = {.config = &from->config,
+                                   .stages = stages,
+                                   .vocab_divisor = 1,
+                                   .micro_batch = 1,
+                                   .seq_length = SEQ,
+                                   .backend = "cpu"};
     const clv_generator_spec cached = {
-        .config = &from->config, .vocab_divisor = 1, .batch = 1, .rows = SEQ, .backend = "cpu"};
+        .config = &from->config, .stages = stages, .vocab_divisor = 1, .batch = 1, .rows = SEQ, .backend = "cpu"};
     CLV_TRY(clv_engine_create(&p->whole, mesh, &whole));
     CLV_TRY(clv_generator_create(&p->cached, mesh, &cached));
     CLV_TRY(clv_pretrained_weights(from, &p->whole.cx, p->whole.params, p->whole.param_count));
     clv_engine_tables(&p->whole);
-    clv_gpt_rope_fill(&p->cached.cx, &p->cached.model);
-    CLV_TRY(clv_pretrained_weights(from, &p->cached.cx, p->cached.model.params, p->cached.model.param_count));
-    p->logits = clv_alloc((size_t)(SEQ * p->cached.logits.dim[1]), sizeof *p->logits);
+    clv_engine *e = &p->cached.engine;
+    clv_engine_tables(e);
+    CLV_TRY(clv_pretrained_weights(from, &e->cx, e->params, e->param_count));
+    if (p->cached.logits.ndim > 0)
+        p->logits = clv_alloc((size_t)(SEQ * p->cached.logits.dim[1]), sizeof *p->logits);
     for (int i = 0; i < SEQ; i++)
         p->tokens[i] = (int32_t)(clv_uniform_at(3, (uint64_t)i) * (float)from->config.vocab);
     forward(p);
@@ -79,14 +98,16 @@ static void pair_close(pair *p)
     clv_engine_destroy(&p->whole);
 }
 
-/* Largest difference of this rank's logits in the row that was fed last. */
+/* Largest difference of this rank's logits in the row that was fed last; 0 before the last stage. */
 static double row_error(pair *p)
 {
     clv_generator *g = &p->cached;
-    const int64_t v = g->logits.dim[1], row = g->cache.used - 1;
-    clv_to_host(&g->cx, g->local, g->logits);
     double worst = 0.0;
-    for (int64_t i = 0; i < g->model.head.output.real; i++)
+    if (g->logits.ndim == 0)
+        return worst;
+    const int64_t v = g->logits.dim[1], row = g->cache.used - 1;
+    clv_to_host(&g->engine.cx, g->local, g->logits);
+    for (int64_t i = 0; i < g->engine.chunk[0].model.head.output.real; i++)
         worst = fmax(worst, fabs((double)g->local[i] - (double)p->logits[row * v + i]));
     return worst;
 }
@@ -105,27 +126,30 @@ static double cache_error(pair *p, int64_t length)
     return worst;
 }
 
-static int cache_case(clv_comm *world, const char *name)
+static int cache_case(clv_comm *world, const char *name, int pp)
 {
     int failed = 0;
     clv_pretrained from;
-    clv_options o = options_of(world, NULL);
+    clv_stages stages;
     char folder[512];
     snprintf(folder, sizeof folder, CLEAVE_GOLDEN "/%s", name);
-    o.load = folder;
+    const clv_options o = options_of(world, folder, pp);
     clv_status st = clv_pretrained_open(&from, &o);
     EXPECT(st.code == CLV_OK, "%s", st.text);
-    clv_mesh *mesh = mesh_of(world, &from.config);
+    st = clv_stages_make(&stages, &o, from.config.layers);
+    EXPECT(st.code == CLV_OK, "%s", st.text);
+    clv_mesh *mesh = mesh_of(world, &from.config, pp);
     pair p = {0};
-    st = pair_open(&p, mesh, &from);
+    st = pair_open(&p, mesh, &from, &stages);
     EXPECT(st.code == CLV_OK, "%s", st.text);
     const int64_t lengths[] = {1, 2, 31, 32};
     for (size_t i = 0; i < CLV_COUNT(lengths) && st.code == CLV_OK; i++) {
         const double error = cache_error(&p, lengths[i]);
-        EXPECT(error <= 1e-5, "%s, prompt of %d: error %g", name, (int)lengths[i], error);
+        EXPECT(error <= 1e-5, "%s, prompt of %d, pp %d: error %g", name, (int)lengths[i], pp, error);
     }
     pair_close(&p);
     clv_mesh_destroy(mesh);
+    clv_stages_free(&stages);
     clv_pretrained_close(&from);
     return failed;
 }
@@ -134,8 +158,9 @@ static int cache_equals_forward(clv_comm *world)
 {
     static const char *const names[] = {"llama-gqa", "gpt2-tiny", "qwen3-tiny", "mistral-window"};
     int failed = 0;
-    for (size_t i = 0; i < CLV_COUNT(names); i++)
-        failed += cache_case(world, names[i]);
+    for (int pp = 1; pp <= stages_most(world); pp++)
+        for (size_t i = 0; i < CLV_COUNT(names); i++)
+            failed += cache_case(world, names[i], pp);
     return failed;
 }
 
@@ -167,15 +192,17 @@ static bool same_ids(const clv_ids *a, const clv_ids *b)
 
 typedef struct desk { /* a model, and prompts of some lengths */
     clv_pretrained from;
+    clv_stages stages;
     clv_mesh *mesh;
     clv_ids prompt[PROMPTS];
 } desk;
 
-static clv_status desk_open(desk *d, clv_comm *world, const char *folder, const int64_t *lengths)
+static clv_status desk_open(desk *d, clv_comm *world, const char *folder, const int64_t *lengths, int pp)
 {
-    const clv_options o = options_of(world, folder);
+    const clv_options o = options_of(world, folder, pp);
     CLV_TRY(clv_pretrained_open(&d->from, &o));
-    d->mesh = mesh_of(world, &d->from.config);
+    CLV_TRY(clv_stages_make(&d->stages, &o, d->from.config.layers));
+    d->mesh = mesh_of(world, &d->from.config, pp);
     for (uint64_t i = 0; i < PROMPTS; i++)
         for (uint64_t k = 0; k < (uint64_t)lengths[i]; k++)
             clv_ids_add(&d->prompt[i], (int32_t)(clv_uniform_at(11 + i, k) * (float)d->from.config.vocab));
@@ -187,6 +214,7 @@ static void desk_close(desk *d)
     for (size_t i = 0; i < PROMPTS; i++)
         clv_ids_free(&d->prompt[i]);
     clv_mesh_destroy(d->mesh);
+    clv_stages_free(&d->stages);
     clv_pretrained_close(&d->from);
 }
 
@@ -195,36 +223,46 @@ static clv_status write_all(const desk *d, const clv_sampling *sampling, int64_t
 {
     const clv_writing how = {
         .sampling = *sampling, .key = 5, .max_new_tokens = tokens, .visit = write_down, .user = out};
-    const clv_generator_spec spec = {
-        .config = &d->from.config, .vocab_divisor = 128, .batch = batch, .rows = LONG + ROOM, .backend = "cpu"};
+    const clv_generator_spec spec = {.config = &d->from.config,
+                                     .stages = &d->stages,
+                                     .vocab_divisor = 128,
+                                     .batch = batch,
+                                     .rows = LONG + ROOM,
+                                     .backend = "cpu"};
     clv_generator g;
     clv_status st = clv_generator_create(&g, d->mesh, &spec);
+    clv_engine_tables(&g.engine);
     if (st.code == CLV_OK)
-        clv_gpt_rope_fill(&g.cx, &g.model);
-    st = clv_pretrained_weights(&d->from, &g.cx, g.model.params, g.model.param_count);
+        st = clv_pretrained_weights(&d->from, &g.engine.cx, g.engine.params, g.engine.param_count);
     for (size_t first = 0; st.code == CLV_OK && first < PROMPTS; first += (size_t)batch)
         st = clv_generator_write(&g, &how, d->prompt, PROMPTS, first);
     clv_generator_destroy(&g);
     return st;
 }
 
-static int batch_case(clv_comm *world, const char *folder, const int64_t *lengths, const clv_sampling *sampling,
-                      int64_t tokens)
+typedef struct job {
+    const char *folder;
+    int64_t lengths[PROMPTS];
+    clv_sampling sampling;
+    int64_t tokens;
+} job;
+
+static int batch_case(clv_comm *world, const job *j, int pp)
 {
     int failed = 0;
     desk d = {0};
-    clv_status st = desk_open(&d, world, folder, lengths);
+    clv_status st = desk_open(&d, world, j->folder, j->lengths, pp);
     EXPECT(st.code == CLV_OK, "%s", st.text);
     sheet all = {0}, single = {0}, two = {0};
-    st = write_all(&d, sampling, tokens, PROMPTS, &all);
+    st = write_all(&d, &j->sampling, j->tokens, PROMPTS, &all);
     EXPECT(st.code == CLV_OK, "%s", st.text);
-    EXPECT(write_all(&d, sampling, tokens, 1, &single).code == CLV_OK, "one by one");
-    EXPECT(write_all(&d, sampling, tokens, 2, &two).code == CLV_OK, "two, then one beside an empty place");
+    EXPECT(write_all(&d, &j->sampling, j->tokens, 1, &single).code == CLV_OK, "one by one");
+    EXPECT(write_all(&d, &j->sampling, j->tokens, 2, &two).code == CLV_OK, "two, then one beside an empty place");
     for (size_t i = 0; i < PROMPTS; i++) {
-        const int64_t room = d.from.config.max_positions - lengths[i];
-        EXPECT((int64_t)all.line[i].count == CLV_MIN(tokens, room), "%s: %zu tokens", folder, all.line[i].count);
-        EXPECT(same_ids(&all.line[i], &single.line[i]), "%s: prompt %zu differs in its batch", folder, i);
-        EXPECT(same_ids(&all.line[i], &two.line[i]), "%s: prompt %zu differs in a batch of 2", folder, i);
+        const int64_t room = d.from.config.max_positions - j->lengths[i];
+        EXPECT((int64_t)all.line[i].count == CLV_MIN(j->tokens, room), "%s: %zu tokens", j->folder, all.line[i].count);
+        EXPECT(same_ids(&all.line[i], &single.line[i]), "%s: prompt %zu differs in its batch", j->folder, i);
+        EXPECT(same_ids(&all.line[i], &two.line[i]), "%s: prompt %zu differs in a batch of 2", j->folder, i);
     }
     sheet_free(&all);
     sheet_free(&single);
@@ -233,15 +271,18 @@ static int batch_case(clv_comm *world, const char *folder, const int64_t *length
     return failed;
 }
 
+/* Of gpt2-tiny the second prompt is stopped by its 32 positions. */
 static int a_batch_writes_what_its_prompts_write_alone(clv_comm *world)
 {
-    const clv_sampling greedy = {.top_p = 1.0}, drawn = {.temperature = 0.8, .top_k = 20, .top_p = 0.95};
-    const int64_t shorts[] = {3, 5, 9}, to_the_end[] = {9, 30, 14}; /* the second is stopped by GPT-2's 32 positions */
+    static const job jobs[] = {
+        {CLEAVE_GOLDEN "/llama-gqa", {3, 5, 9}, {.top_p = 1.0}, ROOM},
+        {CLEAVE_GOLDEN "/mistral-window", {3, 5, 9}, {.top_p = 1.0}, ROOM},
+        {CLEAVE_GOLDEN "/qwen3-tiny", {3, 5, 9}, {.temperature = 0.8, .top_k = 20, .top_p = 0.95}, ROOM / 2},
+        {CLEAVE_GOLDEN "/gpt2-tiny", {9, 30, 14}, {.top_p = 1.0}, ROOM}};
     int failed = 0;
-    failed += batch_case(world, CLEAVE_GOLDEN "/llama-gqa", shorts, &greedy, ROOM);
-    failed += batch_case(world, CLEAVE_GOLDEN "/mistral-window", shorts, &greedy, ROOM);
-    failed += batch_case(world, CLEAVE_GOLDEN "/qwen3-tiny", shorts, &drawn, ROOM / 2);
-    failed += batch_case(world, CLEAVE_GOLDEN "/gpt2-tiny", to_the_end, &greedy, ROOM);
+    for (int pp = 1; pp <= stages_most(world); pp++)
+        for (size_t i = 0; i < CLV_COUNT(jobs); i++)
+            failed += batch_case(world, &jobs[i], pp);
     return failed;
 }
 
@@ -274,40 +315,53 @@ static clv_ids expected_ids(const char *key)
     return ids;
 }
 
+/* What these options write after their prompt, which is in `want` too when `whole`. */
+static int written_expect(clv_comm *world, const clv_options *o, const clv_ids *want, bool whole)
+{
+    int failed = 0;
+    clv_generation g;
+    clv_status st = clv_generation_open(&g, world, o);
+    if (st.code == CLV_OK)
+        st = clv_generation_batch(&g, 0);
+    EXPECT(st.code == CLV_OK, "%s", st.text);
+    clv_ids got = {0};
+    for (size_t i = 0; st.code == CLV_OK && whole && i < g.prompt[0].count; i++)
+        clv_ids_add(&got, g.prompt[0].id[i]);
+    for (size_t i = 0; st.code == CLV_OK && i < g.written[0].count; i++)
+        clv_ids_add(&got, g.written[0].id[i]);
+    EXPECT(same_ids(&got, want), "tp %d, pp %d: %zu other tokens", (int)o->tensor_model_parallel_size,
+           (int)o->pipeline_model_parallel_size, got.count);
+    clv_ids_free(&got);
+    clv_generation_close(&g);
+    return failed;
+}
+
+/* Five layers: three of them on the first of two stages. */
 static int stories_are_known(clv_comm *world)
 {
     int failed = 0;
     if (!has_stories(world))
         return 0;
-    clv_options o = options_of(world, stories);
-    o.prompt = "Once upon a time";
-    o.temperature = 0.0;
-    o.max_new_tokens = 200;
-    clv_generation g;
-    clv_status st = clv_generation_open(&g, world, &o);
-    EXPECT(st.code == CLV_OK, "%s", st.text);
-    if (st.code == CLV_OK)
-        st = clv_generation_batch(&g, 0);
-    EXPECT(st.code == CLV_OK, "%s", st.text);
-    if (st.code == CLV_OK) {
-        clv_ids want = expected_ids("greedy_ids"), got = {0};
-        for (size_t i = 0; i < g.prompt[0].count; i++)
-            clv_ids_add(&got, g.prompt[0].id[i]);
-        for (size_t i = 0; i < g.written[0].count; i++)
-            clv_ids_add(&got, g.written[0].id[i]);
-        EXPECT(same_ids(&got, &want), "%zu tokens", got.count);
-        clv_ids_free(&got);
-        clv_ids_free(&want);
+    clv_ids want = expected_ids("greedy_ids");
+    for (int pp = 1; pp <= stages_most(world); pp++) {
+        clv_options o = options_of(world, stories, pp);
+        o.prompt = "Once upon a time";
+        o.temperature = 0.0;
+        o.max_new_tokens = 200;
+        failed += written_expect(world, &o, &want, true);
     }
-    clv_generation_close(&g);
+    clv_ids_free(&want);
     return failed;
 }
 
 /* Prompts longer than a piece, beside short ones. */
 static int long_prompts_enter_in_pieces(clv_comm *world)
 {
-    const int64_t lengths[] = {LONG, 4, 257};
-    return has_stories(world) ? batch_case(world, stories, lengths, &(clv_sampling){.top_p = 1.0}, 4) : 0;
+    const job j = {stories, {LONG, 4, 257}, {.top_p = 1.0}, 4};
+    int failed = 0;
+    for (int pp = 1; pp <= stages_most(world) && has_stories(world); pp++)
+        failed += batch_case(world, &j, pp);
+    return failed;
 }
 
 /* These ids were drawn once, on one rank. */
@@ -319,18 +373,17 @@ static int the_same_is_drawn_on_every_layout(clv_comm *world)
     int failed = 0;
     if (!has_stories(world))
         return 0;
-    clv_options o = options_of(world, stories);
-    o.prompt = "Lily";
-    o.max_new_tokens = CLV_COUNT(drawn);
-    o.seed = 1;
-    clv_generation g;
-    clv_status st = clv_generation_open(&g, world, &o);
-    if (st.code == CLV_OK)
-        st = clv_generation_batch(&g, 0);
-    EXPECT(st.code == CLV_OK, "%s", st.text);
-    for (size_t i = 0; st.code == CLV_OK && i < CLV_COUNT(drawn); i++)
-        EXPECT(i < g.written[0].count && g.written[0].id[i] == drawn[i], "token %zu", i);
-    clv_generation_close(&g);
+    clv_ids want = {0};
+    for (size_t i = 0; i < CLV_COUNT(drawn); i++)
+        clv_ids_add(&want, drawn[i]);
+    for (int pp = 1; pp <= stages_most(world); pp++) {
+        clv_options o = options_of(world, stories, pp);
+        o.prompt = "Lily";
+        o.max_new_tokens = CLV_COUNT(drawn);
+        o.seed = 1;
+        failed += written_expect(world, &o, &want, false);
+    }
+    clv_ids_free(&want);
     return failed;
 }
 
@@ -373,7 +426,7 @@ static int prompts_and_what_follows_are_printed(clv_comm *world)
     int failed = 0;
     if (!has_stories(world))
         return 0;
-    clv_options o = options_of(world, stories);
+    clv_options o = options_of(world, stories, stages_most(world));
     o.temperature = 0.0;
     o.max_new_tokens = 8;
     o.prompt = "Once upon a time";
@@ -409,7 +462,7 @@ static int refused(clv_comm *world, const clv_options *o, clv_code code, const c
 static int what_does_not_fit_is_refused(clv_comm *world)
 {
     int failed = 0;
-    clv_options o = options_of(world, CLEAVE_GOLDEN "/llama-gqa");
+    clv_options o = options_of(world, CLEAVE_GOLDEN "/llama-gqa", 1);
     failed += refused(world, &o, CLV_BAD_USAGE, "--prompt TEXT");
     o.prompt = "a";
     failed += refused(world, &o, CLV_BAD_USAGE, "--tokenizer-model");

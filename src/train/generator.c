@@ -9,8 +9,9 @@
  * A sequence that is over goes on as a token that sees only itself, at position 0, until the last one is over. The
  * cache has a row for each token that is fed. Long prompts enter in pieces, which bounds the scratch memory.
  *
- * Each rank has the logits of its own classes; they are gathered without the padding, rank 0 chooses, and the choice is
- * sent. A random number belongs to (seed, prompt, position), so batches and layouts do not move it.
+ * Stages hand the new rows on. Each rank of the last one has the logits of its own classes; they are gathered without
+ * the padding, its first rank chooses, and the choice is sent to all. A random number belongs to (seed, prompt,
+ * position), so batches and layouts do not move it.
  */
 #include "inference_internal.h"
 
@@ -21,32 +22,50 @@ enum { PIECE = 256 }; /* rows of a prompt that enter at once */
 /* ---- a model in its arenas -----------------------------------------------------------------------------------------
  */
 
+enum { TAG = 11 };
+
 static void build(clv_generator *g, const clv_backend *backend, const clv_mesh *mesh)
 {
     const clv_generator_spec *spec = &g->spec;
-    const clv_model_options options = {
-        .vocab_divisor = spec->vocab_divisor, .layers = spec->config->layers, .has_embedding = true, .has_head = true};
-    g->cx = (clv_ctx){.be = backend, .mesh = mesh, .save = &g->save, .temp = &g->temp};
-    g->grads = clv_arena_counting("gradients");
-    clv_gpt_create(&g->model, spec->config, &options, mesh, &g->weights, &g->grads);
-    g->cache = clv_cache_create(&g->model, &g->save, spec->rows, spec->batch);
-    g->logits = clv_new_as(&g->save, CLV_F32, spec->batch, g->model.head.output.l.w.dim[0]);
+    clv_engine *e = &g->engine;
+    clv_stages one = clv_stages_one(spec->config->layers);
+    e->cx = (clv_ctx){.be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp};
+    e->grads = clv_arena_counting("gradients");
+    clv_engine_parts(e, mesh, spec->stages != NULL ? spec->stages : &one);
+    clv_stages_free(&one);
+    CLV_CHECK(e->chunks == 1, "a stage of generation has %d parts", e->chunks);
+    const clv_gpt *model = &e->chunk[0].model;
+    g->cache = clv_cache_create(model, &e->save, spec->rows, spec->batch);
+    if (!model->options.has_head)
+        return;
+    g->logits = clv_new_as(&e->save, CLV_F32, spec->batch, model->head.output.l.w.dim[0]);
     g->logits.place = CLV_SL;
 }
 
 static void unbuild(clv_generator *g)
 {
     clv_cache_destroy(&g->cache);
-    clv_gpt_destroy(&g->model);
+    clv_engine_unbuild(&g->engine);
 }
 
+/* A token's way through the stages is a chain, so plain messages cannot wait for each other in a circle. */
 void clv_generator_feed(clv_generator *g, const int32_t *tokens, int64_t sq, const int32_t *start)
 {
-    const size_t mark = clv_arena_mark(&g->temp);
-    clv_tensor t = clv_new_as(&g->temp, CLV_I32, sq, g->spec.batch);
-    clv_from_host(&g->cx, t, tokens);
-    clv_gpt_decode(&g->cx, &g->model, &g->cache, t, start, g->logits);
-    clv_arena_release(&g->temp, mark);
+    clv_ctx *cx = &g->engine.cx;
+    clv_comm *pp = clv_mesh_comm(cx->mesh, CLV_PP);
+    const size_t mark = clv_arena_mark(cx->temp);
+    const int stage = clv_comm_rank(pp);
+    const clv_fresh rows = {.tokens = clv_new_as(cx->temp, CLV_I32, sq, g->spec.batch),
+                            .start = start,
+                            .x = clv_new(cx->temp, CLV_R, sq, g->spec.batch, g->spec.config->hidden),
+                            .logits = g->logits};
+    clv_from_host(cx, rows.tokens, tokens);
+    if (stage > 0)
+        clv_recv(pp, rows.x.data, clv_bytes(rows.x), stage - 1, TAG);
+    clv_gpt_decode(cx, &g->engine.chunk[0].model, &g->cache, &rows);
+    if (stage < clv_comm_size(pp) - 1)
+        clv_send(pp, rows.x.data, clv_bytes(rows.x), stage + 1, TAG);
+    clv_arena_release(cx->temp, mark);
 }
 
 /* The sizes of the arenas, into `counted`: the longest piece and a single row, each at the end of the cache. */
@@ -55,13 +74,14 @@ static void plan(clv_generator *counted, const clv_mesh *mesh)
     clv_comm *world = clv_comm_fake_open(clv_comm_rank(clv_mesh_world(mesh)), clv_comm_size(clv_mesh_world(mesh)));
     const clv_layout layout = {.tp = clv_mesh_size(mesh, CLV_TP),
                                .dp = clv_mesh_size(mesh, CLV_DP),
+                               .pp = clv_mesh_size(mesh, CLV_PP),
                                .kv_heads = (int)counted->spec.config->kv_heads};
     clv_mesh *fake = NULL;
     const clv_status st = clv_mesh_create(&fake, world, &layout);
     CLV_CHECK(st.code == CLV_OK, "planning: %s", st.text);
-    counted->weights = clv_arena_counting("weights");
-    counted->save = clv_arena_counting("cache");
-    counted->temp = clv_arena_counting("scratch");
+    counted->engine.weights = clv_arena_counting("weights");
+    counted->engine.save = clv_arena_counting("cache");
+    counted->engine.temp = clv_arena_counting("scratch");
     build(counted, clv_backend_null(), fake);
     const int64_t rows = counted->spec.rows, sizes[] = {CLV_MIN(PIECE, rows), 1};
     int32_t *zeros = clv_alloc((size_t)(sizes[0] * counted->spec.batch), sizeof *zeros);
@@ -75,24 +95,26 @@ static void plan(clv_generator *counted, const clv_mesh *mesh)
     clv_comm_world_close(world);
 }
 
-static clv_status arenas_create(clv_generator *g, const clv_generator *counted)
+static clv_status arenas_create(clv_engine *e, const clv_engine *counted)
 {
-    CLV_TRY(clv_arena_create(&g->weights, "weights", counted->weights.peak));
-    CLV_TRY(clv_arena_create(&g->save, "the cache of keys and values", counted->save.peak));
+    CLV_TRY(clv_arena_create(&e->weights, "weights", counted->weights.peak));
+    CLV_TRY(clv_arena_create(&e->save, "the cache of keys and values", counted->save.peak));
     /* weights pass through scratch one by one when they are read; pages that are never touched cost nothing */
-    return clv_arena_create(&g->temp, "scratch", CLV_MAX(counted->temp.peak, counted->weights.peak));
+    return clv_arena_create(&e->temp, "scratch", CLV_MAX(counted->temp.peak, counted->weights.peak));
 }
 
 clv_status clv_generator_create(clv_generator *g, const clv_mesh *mesh, const clv_generator_spec *spec)
 {
-    *g = (clv_generator){.spec = *spec};
+    *g = (clv_generator){.spec = *spec, .engine.spec = {.config = spec->config, .vocab_divisor = spec->vocab_divisor}};
     const clv_backend *backend = clv_backend_find(spec->backend);
     if (backend == NULL)
         return clv_fail(CLV_BAD_USAGE, "no backend is called '%s'; there are cpu and ref", spec->backend);
-    clv_generator counted = {.spec = *spec};
+    clv_generator counted = *g;
     plan(&counted, mesh);
-    CLV_TRY(clv_comm_agree(clv_mesh_world(mesh), arenas_create(g, &counted)));
+    CLV_TRY(clv_comm_agree(clv_mesh_world(mesh), arenas_create(&g->engine, &counted.engine)));
     build(g, backend, mesh);
+    if (g->logits.ndim == 0)
+        return clv_ok();
     const size_t v = (size_t)g->logits.dim[1], b = (size_t)spec->batch;
     g->local = clv_alloc(b * v, sizeof(float));
     g->gathered = clv_alloc(b * v * (size_t)clv_mesh_size(mesh, CLV_TP), sizeof(float));
@@ -102,13 +124,11 @@ clv_status clv_generator_create(clv_generator *g, const clv_mesh *mesh, const cl
 
 void clv_generator_destroy(clv_generator *g)
 {
-    unbuild(g);
+    clv_cache_destroy(&g->cache);
+    clv_engine_destroy(&g->engine);
     free(g->local);
     free(g->gathered);
     free(g->whole);
-    clv_arena_destroy(&g->weights);
-    clv_arena_destroy(&g->save);
-    clv_arena_destroy(&g->temp);
     *g = (clv_generator){0};
 }
 
@@ -117,8 +137,11 @@ void clv_generator_destroy(clv_generator *g)
 
 void clv_generator_gather(clv_generator *g)
 {
-    clv_to_host(&g->cx, g->local, g->logits);
-    clv_all_gather(clv_mesh_comm(g->cx.mesh, CLV_TP), g->gathered, g->local, (size_t)clv_numel(g->logits), CLV_F32);
+    if (g->logits.ndim == 0)
+        return;
+    clv_to_host(&g->engine.cx, g->local, g->logits);
+    clv_all_gather(clv_mesh_comm(g->engine.cx.mesh, CLV_TP), g->gathered, g->local, (size_t)clv_numel(g->logits),
+                   CLV_F32);
 }
 
 const float *clv_generator_logits(clv_generator *g, int64_t sequence)
@@ -166,15 +189,17 @@ static bool under_way(const clv_flight *f)
 /* The next token of each sequence, the same on every rank; row: where it will stand. */
 static void choose(clv_generator *g, clv_flight *f, int64_t row)
 {
-    clv_comm *world = clv_mesh_world(g->cx.mesh);
+    clv_comm *world = clv_mesh_world(g->engine.cx.mesh);
+    const int stages = clv_mesh_size(g->engine.cx.mesh, CLV_PP);
+    const int chooser = clv_comm_size(world) / stages * (stages - 1); /* the first rank of the last stage */
     clv_generator_gather(g);
-    for (int64_t j = 0; clv_comm_rank(world) == 0 && j < f->count; j++) {
+    for (int64_t j = 0; clv_comm_rank(world) == chooser && j < f->count; j++) {
         const uint64_t sequence = f->first + (uint64_t)j, position = (uint64_t)(row - f->start[j]);
         const double u = (double)clv_uniform_at(f->how->key, (sequence << 32) + position);
         if (f->left[j] > 0)
             f->next[j] = clv_sample(&f->how->sampling, clv_generator_logits(g, j), g->spec.config->vocab, u);
     }
-    clv_broadcast(world, f->next, (size_t)f->count, CLV_I32, 0);
+    clv_broadcast(world, f->next, (size_t)f->count, CLV_I32, chooser);
 }
 
 static bool is_stop(const clv_ids *stop, int32_t id)

@@ -4,7 +4,7 @@
 #ifndef CLV_INFERENCE_INTERNAL_H
 #define CLV_INFERENCE_INTERNAL_H
 
-#include "train/train.h"
+#include "train/engine_internal.h"
 
 /* ---- pretrained.c: a folder with a model ---------------------------------------------------------------------------
  */
@@ -63,6 +63,7 @@ int32_t clv_sample(const clv_sampling *how, const float *logits, int64_t n, doub
 
 typedef struct clv_generator_spec {
     const clv_config *config;
+    const clv_stages *stages; /* a part each; NULL: one stage */
     int64_t vocab_divisor;
     int64_t batch, rows; /* of the cache */
     const char *backend;
@@ -70,20 +71,18 @@ typedef struct clv_generator_spec {
 
 typedef struct clv_generator {
     clv_generator_spec spec;
-    clv_ctx cx;
-    clv_arena weights, grads, save, temp; /* grads only counts: nothing is learned here */
-    clv_gpt model;
+    clv_engine engine; /* holds this stage's layers; its gradients only count, what it saves is the cache */
     clv_cache cache;
-    clv_tensor logits;               /* f32 [batch, v] SL, after the last row that was fed */
+    clv_tensor logits;               /* last stage: f32 [batch, v] SL, after the last row that was fed */
     float *local, *gathered, *whole; /* on the host: [batch, v], [tp, batch, v], [V] */
 } clv_generator;
 
 /* Counts the arenas, then makes them. Weights are uninitialized. Collective: world. */
 clv_status clv_generator_create(clv_generator *g, const clv_mesh *mesh, const clv_generator_spec *spec);
 void clv_generator_destroy(clv_generator *g);
-/* tokens [sq][batch]; start: see clv_gpt_decode. Collective: tp. */
+/* tokens [sq][batch]; start: see clv_fresh. Collective: tp, pp. */
 void clv_generator_feed(clv_generator *g, const int32_t *tokens, int64_t sq, const int32_t *start);
-/* The logits of every rank, to be looked at sequence by sequence. Collective: tp. */
+/* Last stage: the logits of every rank, to be looked at sequence by sequence. Collective: tp. */
 void clv_generator_gather(clv_generator *g);
 const float *clv_generator_logits(clv_generator *g, int64_t sequence); /* [V], no padding; until the next call */
 
@@ -106,6 +105,7 @@ clv_status clv_generator_write(clv_generator *g, const clv_writing *how, const c
 typedef struct clv_generation { /* one run of the command */
     clv_comm *world;
     clv_pretrained from;
+    clv_stages stages;
     clv_runtime rt;
     clv_generator generator;
     clv_writing how;
