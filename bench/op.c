@@ -357,7 +357,7 @@ static void run_adamw(work *w)
 {
     const clv_adamw a = {
         .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .grad_scale = 1.0f, .step = 3};
-    w->be->adamw(w->out[0], w->out[1], w->out[2], w->in[0], &a);
+    w->be->adamw(&(clv_moving){.w = w->out[0], .m = w->out[1], .v = w->out[2]}, w->in[0], &a);
 }
 
 static void make_sum(work *w)

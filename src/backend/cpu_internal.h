@@ -196,7 +196,7 @@ void CPU(sum_squares)(clv_tensor sum, clv_tensor x);
 void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x);
 void CPU(to_host)(void *out, clv_tensor t);
 void CPU(from_host)(clv_tensor t, const void *in);
-void CPU(adamw)(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a);
+void CPU(adamw)(const clv_moving *to, clv_tensor g, const clv_adamw *a);
 
 /* cpu_table.c: the table of this instruction set, and its share of clv_backend_peak: FLOP of one call on one thread. */
 extern const clv_backend CPU(backend);

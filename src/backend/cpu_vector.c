@@ -205,20 +205,43 @@ void CPU(from_host)(clv_tensor t, const void *in)
         memcpy(t.data, in, clv_bytes(t));
 }
 
-void CPU(adamw)(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a)
+/* What is left of an update's equations when everything that does not depend on the element is worked out:
+ * lr mhat / (sqrt(vhat) + eps) = rate m / (sqrt(v) spread + eps) */
+typedef struct adamw_terms {
+    float b1, b2, rate, spread, eps, shrink, scale;
+} adamw_terms;
+
+static adamw_terms adamw_terms_of(const clv_adamw *a)
 {
-    const int64_t n = clv_numel(w);
-    float *W = w.data, *M = m.data, *V = v.data;
-    const float *G = g.data, b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, eps = a->eps;
-    /* lr mhat / (sqrt(vhat) + eps) = rate m / (sqrt(v) spread + eps) */
-    const double rate1 = 1.0 - pow((double)b1, (double)a->step), rate2 = 1.0 - pow((double)b2, (double)a->step);
-    const float rate = (float)((double)a->lr / rate1), spread = (float)(1.0 / sqrt(rate2));
-    const float shrink = 1.0f - a->lr * a->decay, scale = a->grad_scale;
-    CPU_DO_(omp parallel for simd schedule(static) if (n > CPU_SERIAL))
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2, step = (double)a->step;
+    return (adamw_terms){.b1 = a->beta1,
+                         .b2 = a->beta2,
+                         .rate = (float)((double)a->lr / (1.0 - pow(b1, step))),
+                         .spread = (float)(1.0 / sqrt(1.0 - pow(b2, step))),
+                         .eps = a->eps,
+                         .shrink = 1.0f - a->lr * a->decay,
+                         .scale = a->grad_scale};
+}
+
+static void adamw_piece(const clv_moving *to, const float *G, int64_t from, int64_t n, adamw_terms t)
+{
+    float *W = (float *)to->w.data + from, *M = (float *)to->m.data + from, *V = (float *)to->v.data + from;
+    const float c1 = 1.0f - t.b1, c2 = 1.0f - t.b2;
+    CPU_SIMD
     for (int64_t i = 0; i < n; i++) {
-        const float d = scale * G[i];
-        M[i] = b1 * M[i] + c1 * d;
-        V[i] = b2 * V[i] + c2 * d * d;
-        W[i] = shrink * W[i] - rate * M[i] / (sqrtf(V[i]) * spread + eps);
+        const float d = t.scale * G[from + i];
+        M[i] = t.b1 * M[i] + c1 * d;
+        V[i] = t.b2 * V[i] + c2 * d * d;
+        W[i] = t.shrink * W[i] - t.rate * M[i] / (sqrtf(V[i]) * t.spread + t.eps);
     }
+    if (to->half.ndim > 0)
+        convert(to->half.data, to->w.data, from, n, to->half.dtype == CLV_BF16 ? F32_BF16 : F32_F16);
+}
+
+void CPU(adamw)(const clv_moving *to, clv_tensor g, const clv_adamw *a)
+{
+    const int64_t n = clv_numel(to->w);
+    const adamw_terms t = adamw_terms_of(a);
+    CPU_PIECES(n)
+    adamw_piece(to, g.data, from, CLV_MIN(PIECE, n - from), t);
 }

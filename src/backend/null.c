@@ -134,9 +134,9 @@ static void from_host(clv_tensor t, const void *in)
     (void)t, (void)in;
 }
 
-static void adamw(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a)
+static void adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
 {
-    (void)w, (void)m, (void)v, (void)g, (void)a;
+    (void)to, (void)g, (void)a;
 }
 
 const clv_backend *clv_backend_null(void)

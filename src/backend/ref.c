@@ -117,12 +117,12 @@ static void from_host(clv_tensor t, const void *in)
         memcpy(t.data, in, clv_bytes(t));
 }
 
-static void adamw(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a)
+static void adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
 {
     const double b1 = (double)a->beta1, b2 = (double)a->beta2;
     const double correct1 = 1.0 - pow(b1, (double)a->step), correct2 = 1.0 - pow(b2, (double)a->step);
-    float *W = clv_ref_f32(w), *M = clv_ref_f32(m), *V = clv_ref_f32(v);
-    for (int64_t i = 0; i < clv_numel(w); i++) {
+    float *W = clv_ref_f32(to->w), *M = clv_ref_f32(to->m), *V = clv_ref_f32(to->v);
+    for (int64_t i = 0; i < clv_numel(to->w); i++) {
         const double d = (double)a->grad_scale * (double)clv_ref_f32(g)[i];
         const double m1 = b1 * (double)M[i] + (1.0 - b1) * d;
         const double v1 = b2 * (double)V[i] + (1.0 - b2) * d * d;
@@ -130,6 +130,8 @@ static void adamw(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const 
         W[i] = (float)((double)W[i] - (double)a->lr * (step + (double)a->decay * (double)W[i]));
         M[i] = (float)m1;
         V[i] = (float)v1;
+        if (to->half.ndim > 0)
+            float_set(to->half, i, W[i]);
     }
 }
 

@@ -45,7 +45,7 @@ static int biases_once(clv_comm *world, clv_place edge)
 
     fill(y, 1.0f);
     clv_block_backward(&r->cx, y, &r->model.blocks[0], &r->saved.scene, &saved);
-    clv_gradient_sum(&r->cx, r->model.params, r->model.param_count, 0);
+    clv_gradient_sum(&r->cx, r->model.params, r->model.param_count);
     failed += all_expect(world, proj->dw, RIG_S * RIG_B, "gradient of the projection's bias");
     failed += all_expect(world, fc2->dw, RIG_S * RIG_B, "gradient of the mlp's bias");
     rig_close(r);

@@ -37,6 +37,8 @@ clv_embedding clv_embedding_create(clv_builder *b)
     const clv_config *c = b->config;
     clv_embedding e = {.word = clv_vocab_create(b, "embedding.word_embeddings.weight"), .dropout = c->hidden_dropout};
     b->params[b->count - 1].tied = c->tied;
+    if (c->tied && clv_mesh_size(b->mesh, CLV_PP) > 1)
+        clv_builder_cut(b); /* the last stage has the same bucket */
     if (c->position == CLV_POS_LEARNED) {
         const clv_param_spec table = {.prefix = "",
                                       .name = "embedding.position_embeddings.weight",

@@ -21,27 +21,36 @@ void clv_gpt_create(clv_gpt *model, const clv_config *config, const clv_model_op
                      .edge = model->edge,
                      .vocab_divisor = options->vocab_divisor,
                      .recompute = options->recompute.modules,
+                     .distributed_optimizer = options->distributed_optimizer,
                      .weights = weights,
                      .grads = grads};
     if (options->has_embedding)
         model->embedding = clv_embedding_create(&b);
-    for (int64_t i = 0; i < options->layers; i++)
+    clv_builder_cut(&b);
+    model->layer_bucket = b.bucket_count;
+    for (int64_t i = 0; i < options->layers; i++) {
         model->blocks[i] = clv_block_create(&b, options->first_layer + i);
+        clv_builder_cut(&b);
+    }
     if (options->has_head) {
         model->head = clv_head_create(&b, options->has_embedding ? &model->embedding : NULL);
         model->head.smoothing = (float)options->label_smoothing;
     }
+    clv_builder_close(&b);
     if (config->position == CLV_POS_ROPE) {
         const int64_t r = (int64_t)((double)config->head_dim * config->rotary_percent);
         model->rope = clv_new_as(weights, CLV_F32, config->max_positions, r);
     }
     model->params = b.params;
     model->param_count = b.count;
+    model->buckets = b.buckets;
+    model->bucket_count = b.bucket_count;
 }
 
 void clv_gpt_destroy(clv_gpt *model)
 {
     free(model->params);
+    free(model->buckets);
     free(model->blocks);
     *model = (clv_gpt){0};
 }
@@ -193,7 +202,8 @@ static void group_again(clv_ctx *cx, const clv_gpt *model, const clv_scene *scen
     }
 }
 
-static void layers_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dx, const clv_gpt_saved *saved)
+static void layers_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dx, const clv_gpt_saved *saved,
+                            clv_gradients *complete)
 {
     bool again;
     for (int64_t last = model->options.layers; last > 0;) {
@@ -201,8 +211,10 @@ static void layers_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dx, co
         const clv_range group = group_at(model, last - 1, &again);
         if (again)
             group_again(cx, model, &saved->scene, saved->blocks, group);
-        for (int64_t i = group.last - 1; i >= group.first; i--)
+        for (int64_t i = group.last - 1; i >= group.first; i--) {
             clv_block_backward(cx, dx, &model->blocks[i], &saved->scene, &saved->blocks[i]);
+            clv_gradients_ready(cx, complete, model->layer_bucket + (size_t)i);
+        }
         last = group.first;
         clv_arena_release(cx->temp, mark);
     }
@@ -237,18 +249,21 @@ clv_tensor clv_gpt_forward(clv_ctx *cx, const clv_gpt *model, const clv_batch *b
     return (clv_tensor){0};
 }
 
-clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved)
+clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved,
+                            clv_gradients *complete)
 {
     const clv_batch *batch = saved->scene.batch;
     clv_tensor dx = dy;
     if (model->options.has_head) {
         dx = edge_new(cx, model, cx->temp, batch);
         clv_head_backward(cx, dx, &model->head, &saved->head);
+        clv_gradients_ready(cx, complete, model->layer_bucket + (size_t)model->options.layers);
     }
-    layers_backward(cx, model, dx, saved);
+    layers_backward(cx, model, dx, saved, complete);
     if (!model->options.has_embedding)
         return dx;
     clv_embedding_backward(cx, dx, &model->embedding, &saved->scene);
+    clv_gradients_ready(cx, complete, 0);
     return (clv_tensor){0};
 }
 

@@ -20,6 +20,8 @@ clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding)
         head.output = embedding->word;
         return head;
     }
+    if (tied)
+        clv_builder_cut(b); /* the first stage has the same bucket */
     head.output = clv_vocab_create(b, tied ? "embedding.word_embeddings.weight" : "output_layer.weight");
     b->params[b->count - 1].tied = b->params[b->count - 1].copy = tied; /* drawn by name: equal to the first stage's */
     return head;

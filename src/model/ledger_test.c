@@ -65,7 +65,7 @@ static void whole(rig *r, clv_tensor x)
 {
     (void)x;
     rig_forward(r, &r->saved);
-    clv_gpt_backward(&r->cx, &r->model, (clv_tensor){0}, &r->saved);
+    clv_gpt_backward(&r->cx, &r->model, (clv_tensor){0}, &r->saved, NULL);
 }
 
 static const part PARTS[] = {
@@ -133,7 +133,7 @@ static int gradient_sums(clv_comm *world)
         spec.options = rig_options(&spec.config, edge == CLV_S0);
         rig *r = rig_open(world, &spec);
         clv_mesh_traffic_reset(r->mesh);
-        clv_gradient_sum(&r->cx, r->model.params, r->model.param_count, 0);
+        clv_gradient_sum(&r->cx, r->model.params, r->model.param_count);
         const clv_traffic sent = clv_comm_traffic(clv_mesh_comm(r->mesh, CLV_TP), CLV_ALL_REDUCE);
         const int64_t h = r->config.hidden,
                       numbers = RIG_S * h + 2 * (2 + 4) * h + 2 * h; /* table, layers, last norm */

@@ -33,9 +33,13 @@ typedef struct clv_builder { /* what set-up of a model runs in */
     clv_place edge;             /* R, or S0 with sequence parallelism */
     int64_t vocab_divisor;      /* --make-vocab-size-divisible-by */
     unsigned recompute;         /* modules */
+    bool distributed_optimizer; /* a rank owns its share of each bucket */
     clv_arena *weights, *grads; /* persistent */
     clv_param *params;          /* grows; in order of the forward */
     size_t count;
+    clv_bucket *buckets; /* grows; the last takes what is added while it is open */
+    size_t bucket_count;
+    bool open;
 } clv_builder;
 
 typedef struct clv_param_spec {
@@ -51,6 +55,12 @@ typedef struct clv_param_spec {
  * all. Returns the fused view (w, dw); its rows are the sum of the local rows. */
 clv_linear clv_builder_add(clv_builder *b, const clv_param_spec *specs, size_t count);
 clv_norm clv_builder_norm(clv_builder *b, const char *prefix, const char *name, int64_t size, unsigned sum_axes);
+/* The bucket ends here: what is added next begins another. */
+void clv_builder_cut(clv_builder *b);
+/* No more is added: the records learn their buckets. */
+void clv_builder_close(clv_builder *b);
+/* The local shard's values, in fp32 on the host, into the weight, and into its master where there is one. */
+void clv_param_write(clv_ctx *cx, const clv_param *p, const float *values);
 /* Values drawn by global element index from (seed, name): the same on every layout, bit for bit. */
 void clv_param_init(clv_ctx *cx, const clv_param *p, uint64_t seed);
 
@@ -188,6 +198,7 @@ typedef struct clv_model_options {
     int64_t first_layer, layers; /* of this stage */
     bool has_embedding, has_head;
     clv_recompute recompute;
+    bool distributed_optimizer;
 } clv_model_options;
 
 typedef struct clv_gpt {
@@ -196,6 +207,8 @@ typedef struct clv_gpt {
     clv_place edge;
     clv_param *params;
     size_t param_count;
+    clv_bucket *buckets; /* embedding, each layer, head; a tied matrix by itself where it has a copy elsewhere */
+    size_t bucket_count, layer_bucket; /* of the first layer; the others follow */
     clv_embedding embedding;
     clv_block *blocks;
     clv_head head;
@@ -223,8 +236,9 @@ void clv_gpt_saved_destroy(clv_gpt_saved *saved);
 clv_tensor clv_gpt_forward(clv_ctx *cx, const clv_gpt *model, const clv_batch *batch, clv_tensor x, clv_losses losses,
                            clv_gpt_saved *saved);
 /* dy: what the stage after sent (ndim 0 on the last). Returns the gradient for the stage before (ndim 0 on the first).
- */
-clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved);
+ * complete: with the last micro-batch, told which gradients are; NULL with others. */
+clv_tensor clv_gpt_backward(clv_ctx *cx, const clv_gpt *model, clv_tensor dy, const clv_gpt_saved *saved,
+                            clv_gradients *complete);
 
 /* Forward only: logits f32 [s b, v] SL of every token on the last stage, what goes to the next on the others; in
  * cx->temp. x as for clv_gpt_forward. Collective: tp. */

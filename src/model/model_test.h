@@ -166,9 +166,9 @@ static inline double rig_gradients(rig *r)
     for (size_t i = 0; i < r->model.param_count; i++)
         clv_zero(&r->cx, r->model.params[i].dw);
     const double loss = rig_forward(r, &r->saved);
-    clv_gpt_backward(&r->cx, &r->model, (clv_tensor){0}, &r->saved);
+    clv_gpt_backward(&r->cx, &r->model, (clv_tensor){0}, &r->saved, NULL);
     clv_arena_release(&r->temp, 0);
-    clv_gradient_sum(&r->cx, r->model.params, r->model.param_count, 0);
+    clv_gradient_sum(&r->cx, r->model.params, r->model.param_count);
     return loss;
 }
 

@@ -54,7 +54,7 @@ typedef struct clv_backend {
     void (*dot)(clv_tensor sum, clv_tensor w, clv_tensor x);
     void (*to_host)(void *out, clv_tensor t);
     void (*from_host)(clv_tensor t, const void *in);
-    void (*adamw)(clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a);
+    void (*adamw)(const clv_moving *to, clv_tensor g, const clv_adamw *a);
 } clv_backend;
 
 const clv_backend *clv_backend_ref(void);

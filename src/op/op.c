@@ -376,11 +376,50 @@ void clv_from_host(clv_ctx *cx, clv_tensor t, const void *in)
     cx->be->from_host(t, in);
 }
 
-void clv_adamw_step(clv_ctx *cx, clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a)
+enum { PIECE = 4096 }; /* elements that are converted at once on their way to or from the host */
+
+static void floats(clv_ctx *cx, clv_tensor t, float *out, const float *in)
 {
-    const int64_t n = clv_numel(w);
-    REQUIRE(has_type(w, CLV_F32, n) && has_type(g, CLV_F32, n), w, g);
-    REQUIRE(has_type(m, CLV_F32, n) && has_type(v, CLV_F32, n), m, v);
+    const int64_t n = clv_numel(t);
+    const clv_tensor flat = n > 0 ? clv_reshape2(t, n, 1) : t;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const size_t mark = clv_arena_mark(cx->temp);
+        const clv_tensor part = clv_slice(flat, at, CLV_MIN(PIECE, n - at));
+        clv_tensor wide = clv_new_as(cx->temp, CLV_F32, part.dim[0], 1);
+        if (out != NULL) {
+            clv_copy(cx, wide, part);
+            clv_to_host(cx, out + at, wide);
+        } else {
+            clv_from_host(cx, wide, in + at);
+            clv_copy(cx, part, wide);
+        }
+        clv_arena_release(cx->temp, mark);
+    }
+}
+
+void clv_to_floats(clv_ctx *cx, float *out, clv_tensor t)
+{
+    if (t.dtype == CLV_F32)
+        clv_to_host(cx, out, t);
+    else
+        floats(cx, t, out, NULL);
+}
+
+void clv_from_floats(clv_ctx *cx, clv_tensor t, const float *in)
+{
+    if (t.dtype == CLV_F32)
+        clv_from_host(cx, t, in);
+    else
+        floats(cx, t, NULL, in);
+}
+
+void clv_adamw_step(clv_ctx *cx, const clv_moving *to, clv_tensor g, const clv_adamw *a)
+{
+    const int64_t n = clv_numel(to->w);
+    const bool rounds = to->half.ndim > 0;
+    REQUIRE(has_type(to->w, CLV_F32, n) && has_type(g, CLV_F32, n), to->w, g);
+    REQUIRE(has_type(to->m, CLV_F32, n) && has_type(to->v, CLV_F32, n), to->m, to->v);
+    REQUIRE(!rounds || has_type(to->half, to->half.dtype == CLV_F16 ? CLV_F16 : CLV_BF16, n), to->w, to->half);
     CLV_CHECK(a->step >= 1, "AdamW counts updates from 1, not %lld", (long long)a->step);
-    cx->be->adamw(w, m, v, g, a);
+    cx->be->adamw(to, g, a);
 }

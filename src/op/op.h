@@ -146,6 +146,9 @@ void clv_sum_squares(clv_ctx *cx, clv_tensor sum, clv_tensor x);
 void clv_dot(clv_ctx *cx, clv_tensor sum, clv_tensor w, clv_tensor x);
 void clv_to_host(clv_ctx *cx, void *out, clv_tensor t);
 void clv_from_host(clv_ctx *cx, clv_tensor t, const void *in);
+/* The same for fp32 on the host, converted in pieces that go through cx->temp. */
+void clv_to_floats(clv_ctx *cx, float *out, clv_tensor t);
+void clv_from_floats(clv_ctx *cx, clv_tensor t, const float *in);
 
 /* ---- AdamW, one pass: m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w -= lr (mhat/(sqrt(vhat) + eps) + decay w)
  * ------------------ */
@@ -154,6 +157,10 @@ typedef struct clv_adamw {
     float grad_scale; /* clip factor and loss scale; g is multiplied by it */
     int64_t step;     /* 1 for the first update: bias corrections 1 - beta^step */
 } clv_adamw;
-void clv_adamw_step(clv_ctx *cx, clv_tensor w, clv_tensor m, clv_tensor v, clv_tensor g, const clv_adamw *a);
+typedef struct clv_moving { /* what an update changes, flat */
+    clv_tensor w, m, v;     /* f32 */
+    clv_tensor half;        /* 16-bit: w rounded, written in the same pass; ndim 0: none */
+} clv_moving;
+void clv_adamw_step(clv_ctx *cx, const clv_moving *to, clv_tensor g, const clv_adamw *a);
 
 #endif

@@ -377,7 +377,7 @@ static void op_adamw_forward(op_run *r)
         clv_copy(&r->cx, r->out[i], r->in[i]);
     for (int i = 0; i < 2; i++)
         clv_zero(&r->cx, r->aux[i]);
-    clv_adamw_step(&r->cx, r->out[0], r->out[1], r->out[2], r->in[3], &a);
+    clv_adamw_step(&r->cx, &(clv_moving){.w = r->out[0], .m = r->out[1], .v = r->out[2]}, r->in[3], &a);
 }
 
 /* ---- the table

@@ -163,12 +163,14 @@ static void test_adamw_decay_only(void **state)
     lab *t = *state;
     clv_tensor w = filled(NEW(t, CLV_R, 5), 1.0f), zero = NEW(t, CLV_R, 5), m = NEW(t, CLV_R, 5), v = NEW(t, CLV_R, 5);
     const clv_adamw a = {0.1f, 0.9f, 0.999f, 1e-8f, 0.1f, 1.0f, 1};
-    clv_adamw_step(&t->cx, w, m, v, zero, &a);
+    const clv_moving to = {.w = w, .m = m, .v = v};
+    clv_adamw_step(&t->cx, &to, zero, &a);
     for (int64_t i = 0; i < 5; i++)
         assert_close((double)at(w, i), 0.99, 1e-7);
     const clv_adamw plain = {0.1f, 0.9f, 0.999f, 0.0f, 0.0f, 1.0f, 1};
     clv_tensor g = filled(NEW(t, CLV_R, 5), -7.0f);
-    clv_adamw_step(&t->cx, filled(w, 1.0f), m, v, g, &plain); /* the first step is lr sign(g), whatever g */
+    filled(w, 1.0f);
+    clv_adamw_step(&t->cx, &to, g, &plain); /* the first step is lr sign(g), whatever g */
     assert_close((double)at(w, 4), 1.1, 1e-6);
 }
 

@@ -1,7 +1,8 @@
-/* gradient.c - finishing the gradients of a step: the sums that backward left open, and the global norm.
+/* gradient.c - the sums over tp that backward left open, and the global norm.
  *
  * Whether a gradient is still a partial sum stands in its record (sum_axes). Missing one lets replicas drift apart; one
- * too many counts it double. The norm takes every logical element once: of replicas, only the first rank's.
+ * too many counts it double. The norm takes every logical element once: of tp replicas, only the first rank's; of
+ * data-parallel ones, each its share of a bucket, which is all that it has when gradients were scattered.
  */
 #include "parallel.h"
 
@@ -59,7 +60,7 @@ static void sum_packed(clv_ctx *cx, clv_comm *comm, const clv_param *const *list
 typedef struct clv_group { /* the gradients that are summed over one set of axes */
     const clv_param *params;
     size_t count;
-    unsigned axes, more;
+    unsigned axes;
 } clv_group;
 
 /* In messages of up to PACK_BYTES; a larger gradient goes alone, without a copy. */
@@ -71,7 +72,7 @@ static void sum_group(clv_ctx *cx, const clv_group *group)
     for (size_t i = 0; i < group->count; i++) {
         const clv_param *p = &group->params[i];
         const size_t size = clv_bytes(p->dw);
-        if (!p->here || (p->sum_axes | group->more) != group->axes)
+        if (!p->here || p->sum_axes != group->axes)
             continue;
         if (size > PACK_BYTES) {
             clv_all_reduce(comm, p->dw.data, p->dw.data, (size_t)clv_numel(p->dw), CLV_F32, CLV_SUM);
@@ -87,25 +88,24 @@ static void sum_group(clv_ctx *cx, const clv_group *group)
     sum_packed(cx, comm, list, listed);
 }
 
-/* With a pipeline the tied matrix lies on both end stages: one gave the gradient of the lookup, one that of the logits.
- */
-static void sum_tied(clv_ctx *cx, const clv_param *params, size_t count)
-{
-    clv_comm *ends = clv_mesh_ends(cx->mesh);
-    for (size_t i = 0; ends != NULL && i < count; i++)
-        if (params[i].here && params[i].tied)
-            clv_all_reduce(ends, params[i].dw.data, params[i].dw.data, (size_t)clv_numel(params[i].dw), CLV_F32,
-                           CLV_SUM);
-}
-
-void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more)
+void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count)
 {
     for (unsigned axes = 1; axes <= CLV_WORLD; axes++) { /* the same order of groups on every rank */
-        const clv_group group = {.params = params, .count = count, .axes = axes, .more = more};
+        const clv_group group = {.params = params, .count = count, .axes = axes};
         if (clv_mesh_size(cx->mesh, axes) > 1)
             sum_group(cx, &group);
     }
-    sum_tied(cx, params, count);
+}
+
+/* The elements of a record that this rank's square takes. */
+static clv_extent counted_of(const clv_mesh *mesh, const clv_param *p)
+{
+    const int ranks = clv_mesh_size(mesh, CLV_REPLICAS), rank = clv_mesh_coord(mesh, CLV_REPLICAS);
+    if (p->copy || !clv_param_is_first(mesh, p, CLV_TP))
+        return (clv_extent){0, 0};
+    if (p->bucket == NULL)
+        return (clv_extent){0, rank == 0 ? clv_numel(p->dw) : 0};
+    return clv_param_within(p, clv_share(clv_numel(p->bucket->dw), ranks, rank));
 }
 
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)
@@ -113,13 +113,15 @@ double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count)
     const size_t mark = clv_arena_mark(cx->temp);
     clv_tensor sum = clv_new_as(cx->temp, CLV_F64, 1);
     clv_zero(cx, sum);
-    for (size_t i = 0; i < count; i++)
-        if (!params[i].copy && clv_param_is_first(cx->mesh, &params[i], CLV_TP)) /* each logical element once */
-            clv_sum_squares(cx, sum, params[i].dw);
-    clv_comm *model = clv_mesh_comm(cx->mesh, CLV_TP | CLV_PP);
-    clv_all_reduce(model, sum.data, sum.data, 1, CLV_F64, CLV_SUM);
+    for (size_t i = 0; i < count; i++) {
+        const clv_extent mine = counted_of(cx->mesh, &params[i]);
+        if (mine.count > 0)
+            clv_sum_squares(cx, sum, clv_elements(params[i].dw, mine));
+    }
+    clv_comm *world = clv_mesh_world(cx->mesh);
+    clv_all_reduce(world, sum.data, sum.data, 1, CLV_F64, CLV_SUM);
     double square = 0.0;
     clv_to_host(cx, &square, sum);
     clv_arena_release(cx->temp, mark);
-    return clv_comm_decide(clv_mesh_world(cx->mesh), square);
+    return clv_comm_decide(world, square);
 }

@@ -107,7 +107,7 @@ static int packed_sums(clv_comm *world)
     params[SMALL] = param_make(&w, LARGE, 0, CLV_TP, (float)(1 + rank));
     params[SMALL + 1] = param_make(&w, 5, 0, 0, (float)rank);
     clv_mesh_traffic_reset(w.mesh);
-    clv_gradient_sum(&w.cx, params, SMALL + 2, CLV_DP | CLV_CP);
+    clv_gradient_sum(&w.cx, params, SMALL + 2);
     const clv_traffic sent = clv_comm_traffic(clv_mesh_comm(w.mesh, CLV_TP), CLV_ALL_REDUCE);
     EXPECT(sent.calls == (t > 1 ? 3 : 0), "%lld messages", (long long)sent.calls); /* 64, 6 and the large one */
 
@@ -125,7 +125,7 @@ static int packed_sums(clv_comm *world)
     return failed;
 }
 
-/* Each gradient over its own axes: two ranks share a key/value head; with dp as well, those of dp join in. */
+/* Each gradient over its own axes: two ranks share a key/value head. */
 static int sums_over_subsets(clv_comm *world)
 {
     int failed = 0;
@@ -137,20 +137,11 @@ static int sums_over_subsets(clv_comm *world)
     clv_param p[] = {param_make(&w, 8, CLV_TPK, CLV_TPR, (float)(1 << rank)),
                      param_make(&w, 8, 0, CLV_TP, (float)(1 << rank)),
                      param_make(&w, 8, CLV_TP, 0, (float)(1 << rank))};
-    clv_gradient_sum(&w.cx, p, 3, CLV_DP | CLV_CP);
+    clv_gradient_sum(&w.cx, p, 3);
     EXPECT(first_of(&p[0]) == (float)(3 << (rank & ~1)), "over the two that share a head: %.9g",
            (double)first_of(&p[0]));
     EXPECT(first_of(&p[1]) == (float)((1 << t) - 1), "over tp: %.9g", (double)first_of(&p[1]));
     EXPECT(first_of(&p[2]) == (float)(1 << rank), "over nothing: %.9g", (double)first_of(&p[2]));
-    bench_close(&w);
-
-    bench_open(&w, world, (clv_layout){.tp = t / 2, .dp = 2});
-    clv_param q[] = {param_make(&w, 8, CLV_TP, 0, (float)(1 << rank)),
-                     param_make(&w, 8, 0, CLV_TP, (float)(1 << rank))};
-    clv_gradient_sum(&w.cx, q, 2, CLV_DP | CLV_CP);
-    const int peer = (rank + t / 2) % t;
-    EXPECT(first_of(&q[0]) == (float)((1 << rank) + (1 << peer)), "over dp: %.9g", (double)first_of(&q[0]));
-    EXPECT(first_of(&q[1]) == (float)((1 << t) - 1), "over tp and dp: %.9g", (double)first_of(&q[1]));
     bench_close(&w);
     return failed;
 }

@@ -106,6 +106,16 @@ clv_dropout clv_rng_dropout(const clv_rng *rng, double p, int64_t layer, clv_sit
  * ----------------------------------------------------------------------------- */
 typedef enum clv_init { CLV_INIT_NORMAL, CLV_INIT_ONES, CLV_INIT_ZEROS } clv_init;
 
+typedef struct clv_extent { /* elements of something flat */
+    int64_t first, count;
+} clv_extent;
+
+typedef struct clv_bucket { /* the parameters of a block, which lie next to each other: reduced and gathered as one */
+    clv_tensor w, dw;       /* [n], all of it; n is a multiple of 64 for each data-parallel rank */
+    size_t first, count;    /* its records in the list of its part of the model */
+    clv_extent own;         /* what this rank updates: all, or its share with the distributed optimizer */
+} clv_bucket;
+
 typedef struct clv_param {
     char name[96];    /* canonical, Megatron's; family.c maps it to tensors of a file */
     clv_tensor w, dw; /* local shard and its gradient (fp32 main gradient) */
@@ -116,11 +126,14 @@ typedef struct clv_param {
     unsigned sum_axes;   /* mesh axes over which dw is still a partial sum after backward (before dp and cp) */
     clv_init init;
     double init_std;
-    bool decay; /* weight decay applies */
-    bool tied;  /* the matrix serves embedding and output */
-    bool copy;  /* the last stage's copy of a tied matrix: same values, not counted again */
-    int stage;  /* pipeline stage that speaks for it */
-    bool here;  /* this rank's stage holds it: w and dw are there; else they only say the shape */
+    bool decay;               /* weight decay applies */
+    bool tied;                /* the matrix serves embedding and output */
+    bool copy;                /* the last stage's copy of a tied matrix: same values, not counted again */
+    int stage;                /* pipeline stage that speaks for it */
+    bool here;                /* this rank's stage holds it: w and dw are there; else they only say the shape */
+    const clv_bucket *bucket; /* where it is here; NULL: in none */
+    int64_t at;               /* its first element there */
+    clv_tensor master;        /* fp32 copy of the own elements when w is 16-bit; else ndim 0 */
 } clv_param;
 
 /* The part of the whole tensor that this rank holds: elements first .. first + count - 1 of each dim, padding left out
@@ -135,10 +148,40 @@ bool clv_param_is_first(const clv_mesh *mesh, const clv_param *p, unsigned axes)
 
 /* ---- gradient.c: finishing the gradients of a step
  * ---------------------------------------------------------------------------------------- */
-/* Sum every dw over its sum_axes and over `more` (dp, cp), the two copies of a tied matrix over the end stages; small
- * ones are packed into one message a group. Collective: those axes. */
-void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count, unsigned more);
-/* sum over all logical elements, each once, of dw^2, in double; equal bits on every rank. Collective: world. */
+/* Sum every dw over its sum_axes; small ones are packed into one message a group. Collective: those axes. */
+void clv_gradient_sum(clv_ctx *cx, const clv_param *params, size_t count);
+/* sum over all logical elements, each once, of dw^2, in double; equal bits on every rank, and with either optimizer:
+ * the data-parallel ranks take their shares of each bucket. Collective: world. */
 double clv_gradient_square(clv_ctx *cx, const clv_param *params, size_t count);
+
+/* ---- bucket.c: buckets over the ranks that hold the same parameters and see other tokens
+ * ---------------------------------------------------------------------------------------- */
+enum { CLV_REPLICAS = CLV_CP | CLV_DP };
+/* The share of rank `rank` when n elements go to `ranks` ranks in equal parts. */
+clv_extent clv_share(int64_t n, int ranks, int rank);
+clv_tensor clv_elements(clv_tensor t, clv_extent elements); /* flat */
+/* Of a record's local shard: the elements in an extent of its bucket; those that this rank updates. */
+clv_extent clv_param_within(const clv_param *p, clv_extent extent);
+clv_extent clv_param_own(const clv_param *p);
+bool clv_param_is_shared(const clv_param *p); /* other replicas update some of its elements */
+
+/* The gradients of a part of the model between its last backward and the update. */
+typedef struct clv_gradients {
+    const clv_param *params;
+    const clv_bucket *bucket;
+    size_t count;        /* buckets, in order of the forward */
+    size_t begun, ended; /* those from here on are on their way; are complete */
+    size_t limit;        /* as many at once */
+    clv_pending *pending;
+} clv_gradients;
+clv_gradients clv_gradients_create(const clv_param *params, const clv_bucket *bucket, size_t count, size_t limit);
+void clv_gradients_destroy(clv_gradients *g);
+/* Buckets from number `from` on are whole on this rank: their sums begin, over the axes that their records ask for,
+ * then over the replicas, all-reduced, or scattered to who owns them. g NULL: not yet. Collective: tp, dp, cp. */
+void clv_gradients_ready(clv_ctx *cx, clv_gradients *g, size_t from);
+/* All sums are complete afterwards, those of a tied matrix's two copies too. Collective: tp, dp, cp, pp. */
+void clv_gradients_finish(clv_ctx *cx, clv_gradients *g);
+/* Every rank gets the weights that others updated. Collective: dp, cp. */
+void clv_weights_gather(clv_ctx *cx, const clv_bucket *bucket, size_t count);
 
 #endif

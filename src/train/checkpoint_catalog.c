@@ -27,7 +27,6 @@ static void entry_add(clv_catalog *catalog, const clv_file_slot *slot, const clv
         catalog->bytes += entry_bytes(e);
     }
     CLV_CHECK(e->pieces < CLV_ENTRY_PIECES, "%s: a fourth parameter, %s", name, piece->param->name);
-    CLV_CHECK(piece->local.dtype == CLV_F32, "%s is %s", name, clv_dtype_name(piece->local.dtype));
     e->piece[e->pieces++] = *piece;
 }
 
@@ -51,8 +50,10 @@ clv_catalog clv_catalog_moments(const clv_checkpoint *c)
         const clv_param *p = &c->params[i];
         clv_file_slot slot = {.dim = {p->whole[0], p->whole[1]}, .ndim = p->ndim};
         snprintf(slot.name, sizeof slot.name, "%s", p->name);
-        entry_add(&catalog, &slot, &(clv_piece){.param = p, .number = i, .local = c->optimizer->m[i]}, "exp_avg.");
-        entry_add(&catalog, &slot, &(clv_piece){.param = p, .number = i, .local = c->optimizer->v[i]}, "exp_avg_sq.");
+        clv_piece piece = {.param = p, .number = i, .local = c->optimizer->m[i], .own = true};
+        entry_add(&catalog, &slot, &piece, "exp_avg.");
+        piece.local = c->optimizer->v[i];
+        entry_add(&catalog, &slot, &piece, "exp_avg_sq.");
     }
     return catalog;
 }

@@ -4,7 +4,8 @@
  * sends the common part, packed as it will stand in the file, and the owner puts it in place. Since all follow one
  * order, plain sends and receives cannot wait for each other in a circle.
  *
- * Copies of a box (over dp, over tp for norms) are sent by one rank alone. Padding of the vocabulary is in no box.
+ * Copies of a box (over dp, over tp for norms) are sent by one rank alone. What the distributed optimizer has split
+ * over the data-parallel ranks is first joined on that rank. Padding of the vocabulary is in no box.
  */
 #include "train/checkpoint_internal.h"
 
@@ -43,14 +44,40 @@ static const clv_claim *claim_of(const clv_gather *g, int rank, const clv_piece 
     return &g->claims[(size_t)rank * g->count + piece->number];
 }
 
+/* The whole shard, from all data-parallel ranks, on the first of them; NULL on the others. */
+static float *join(clv_gather *g, const clv_piece *piece)
+{
+    const clv_param *p = piece->param;
+    clv_comm *replicas = clv_mesh_comm(g->cx->mesh, CLV_REPLICAS);
+    const int ranks = clv_comm_size(replicas), me = clv_comm_rank(replicas);
+    const int64_t n = clv_numel(p->bucket->w);
+    float *whole = clv_alloc((size_t)clv_numel(p->w), sizeof *whole);
+    clv_to_host(g->cx, whole + clv_param_own(p).first, piece->local);
+    for (int r = 1; r < ranks; r++) {
+        const clv_extent part = clv_param_within(p, clv_share(n, ranks, r));
+        const size_t bytes = (size_t)part.count * sizeof *whole;
+        if (part.count > 0 && r == me)
+            clv_send(replicas, whole + part.first, bytes, 0, TAG);
+        if (part.count > 0 && me == 0)
+            clv_recv(replicas, whole + part.first, bytes, r, TAG);
+    }
+    if (me == 0)
+        return whole;
+    free(whole);
+    return NULL;
+}
+
 void clv_gather_begin(clv_gather *g, const clv_entry *e)
 {
     for (int i = 0; i < e->pieces; i++) {
         const clv_piece *piece = &e->piece[i];
-        if (!claim_of(g, clv_comm_rank(g->world), piece)->speaks)
-            continue;
-        g->local[i] = clv_alloc((size_t)clv_numel(piece->local), sizeof(float));
-        clv_to_host(g->cx, g->local[i], piece->local);
+        if (piece->own && clv_param_is_shared(piece->param)) {
+            if (clv_param_is_first(g->cx->mesh, piece->param, CLV_WORLD & ~CLV_REPLICAS))
+                g->local[i] = join(g, piece);
+        } else if (claim_of(g, clv_comm_rank(g->world), piece)->speaks) {
+            g->local[i] = clv_alloc((size_t)clv_numel(piece->local), sizeof(float));
+            clv_to_floats(g->cx, g->local[i], piece->local);
+        }
     }
     const int64_t rows = CLV_MIN(clv_entry_rows_per_piece(e), e->dim[0]);
     g->wire = clv_alloc((size_t)(rows * e->dim[1]), sizeof(float));
@@ -97,13 +124,13 @@ void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t
                 transfer(g, e, i, (int[]){rank, owner}, rows, rows_out);
 }
 
-float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local)
+float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local, bool own)
 {
     clv_gather g;
     clv_gather_open(&g, cx, p, 1);
     const clv_entry e = {.dim = {p->whole[0], p->ndim > 1 ? p->whole[1] : 1},
                          .ndim = p->ndim,
-                         .piece = {{.param = p, .local = local}},
+                         .piece = {{.param = p, .local = local, .own = own}},
                          .pieces = 1};
     const int64_t step = clv_entry_rows_per_piece(&e);
     float *whole = clv_comm_rank(g.world) == 0 ? clv_alloc((size_t)(e.dim[0] * e.dim[1]), sizeof *whole) : NULL;

@@ -20,7 +20,8 @@ enum {
 typedef struct clv_piece { /* a parameter inside a file's tensor */
     const clv_param *param;
     size_t number;    /* of the parameter */
-    clv_tensor local; /* what is saved and loaded: its weight or a moment */
+    clv_tensor local; /* what is saved and loaded: its weight, its master or a moment */
+    bool own;         /* local holds the elements that this rank updates, not the whole shard */
     bool transposed;
     int64_t offset; /* of the parameter's dim 0 */
 } clv_piece;

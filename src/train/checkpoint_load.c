@@ -134,6 +134,15 @@ static void reader_close(reader *r)
     free(r->dense);
 }
 
+/* A weight goes into its master too; of a moment this rank keeps what it owns. */
+static void put(clv_ctx *cx, const clv_piece *piece, const float *shard)
+{
+    if (piece->own)
+        clv_from_host(cx, piece->local, shard + clv_param_own(piece->param).first);
+    else
+        clv_param_write(cx, piece->param, shard);
+}
+
 static clv_status fill_entry(clv_ctx *cx, const clv_entry *e, const clv_safetensors *st, const clv_st_tensor *t)
 {
     const int64_t step = CLV_MIN(clv_entry_rows_per_piece(e), e->dim[0]);
@@ -144,10 +153,10 @@ static clv_status fill_entry(clv_ctx *cx, const clv_entry *e, const clv_safetens
         if (!piece->param->here)
             continue;
         const clv_rect rect = clv_piece_rect(piece, clv_param_box(cx->mesh, piece->param));
-        float *local = clv_alloc((size_t)clv_numel(piece->local), sizeof *local); /* zero where padding is */
+        float *local = clv_alloc((size_t)clv_numel(piece->param->w), sizeof *local); /* zero where padding is */
         status = read_piece(&r, piece, rect, step, local);
         if (status.code == CLV_OK)
-            clv_from_host(cx, piece->local, local);
+            put(cx, piece, local);
         free(local);
     }
     reader_close(&r);

@@ -120,7 +120,7 @@ static int gathered(clv_comm *world)
     model_fill(m, 1);
     for (size_t i = 0; i < m->gpt.param_count; i++) {
         const clv_param p = model_tensor(m, i, 0);
-        float *values = clv_param_gather(&m->cx, &p, p.w);
+        float *values = clv_param_gather(&m->cx, &p, p.w, false);
         EXPECT((values != NULL) == (clv_comm_rank(world) == 0), "%s", p.name);
         const int64_t n = p.whole[0] * (p.ndim > 1 ? p.whole[1] : 1);
         const uint64_t key = clv_hash_name(3, p.name);

@@ -1,8 +1,8 @@
 /* engine.c - a stage of the model in its arenas, and one step of training.
  *
- * A step: how many tokens count (over dp), then the schedule's forwards and backwards (pipeline.c), then the sums that
- * the records ask for, the norm, and the update. Without a pipeline there is one stage with one chunk, and the schedule
- * is forward, backward, forward, backward.
+ * A step: how many tokens count (over dp), then the schedule's forwards and backwards (pipeline.c), then what is left
+ * of the sums that the records and the replicas ask for, the norm, and the update. Without a pipeline there is one
+ * stage with one chunk, and the schedule is forward, backward, forward, backward.
  */
 #include "train/engine_internal.h"
 
@@ -25,14 +25,18 @@ static void records_add(clv_engine *e, const clv_gpt *model, int stage, bool her
                 CLV_CHECK(strcmp(tied->name, p.name) == 0, "the tied matrix is %s, not %s", p.name, tied->name);
                 tied->w = p.w;
                 tied->dw = p.dw;
+                tied->bucket = p.bucket;
+                tied->at = p.at;
                 tied->here = tied->copy = true;
             }
             continue;
         }
         p.stage = stage;
         p.here = here;
-        if (!here)
+        if (!here) {
             p.w.data = p.dw.data = NULL;
+            p.bucket = NULL;
+        }
         e->params = clv_resize(e->params, e->param_count + 1, sizeof *e->params);
         e->params[e->param_count++] = p;
     }
@@ -46,11 +50,14 @@ static clv_model_options part_options(const clv_engine *e, const clv_stages *sta
                            .layers = stages->layers[part],
                            .has_embedding = part == 0,
                            .has_head = part == stages->parts - 1,
-                           .recompute = e->spec.recompute};
+                           .recompute = e->spec.recompute,
+                           .distributed_optimizer = e->spec.distributed_optimizer};
     for (int i = 0; i < part; i++)
         o.first_layer += stages->layers[i];
     return o;
 }
+
+enum { IN_FLIGHT = 16 }; /* sums of gradients at once, over all parts */
 
 /* All parts are described on every rank; those of other stages in arenas that only count. */
 void clv_engine_parts(clv_engine *e, const clv_mesh *mesh, const clv_stages *stages)
@@ -64,6 +71,8 @@ void clv_engine_parts(clv_engine *e, const clv_mesh *mesh, const clv_stages *sta
             clv_chunk *c = &e->chunk[e->chunks++];
             c->part = part;
             clv_gpt_create(&c->model, e->spec.config, &options, mesh, &e->weights, &e->grads);
+            c->gradients = clv_gradients_create(c->model.params, c->model.buckets, c->model.bucket_count,
+                                                (size_t)CLV_MAX(IN_FLIGHT * stages->stages / stages->parts, 1));
             records_add(e, &c->model, stage, true);
         } else {
             clv_gpt other;
@@ -109,7 +118,9 @@ static void wires_create(clv_engine *e)
 void clv_engine_build(clv_engine *e, const clv_backend *backend, const clv_mesh *mesh, const size_t *slots)
 {
     const clv_engine_spec *spec = &e->spec;
-    const bool wires = clv_mesh_size(mesh, CLV_TP) > 1; /* then reductions hide behind weight gradients */
+    /* Reductions hide behind weight gradients. */
+    const bool wires =
+        clv_mesh_size(mesh, CLV_TP) > 1 || (spec->overlap_grad_reduce && clv_mesh_size(mesh, CLV_REPLICAS) > 1);
     e->cx = (clv_ctx){
         .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
     clv_stages one = clv_stages_one(spec->config->layers);
@@ -134,6 +145,7 @@ void clv_engine_unbuild(clv_engine *e)
         for (int k = 0; k < e->chunk[i].slots; k++)
             clv_gpt_saved_destroy(&e->chunk[i].slot[k].saved);
         free(e->chunk[i].slot);
+        clv_gradients_destroy(&e->chunk[i].gradients);
         clv_gpt_destroy(&e->chunk[i].model);
     }
     free(e->chunk);
@@ -264,7 +276,8 @@ static double *scales_of(const clv_engine *e, const clv_samples *samples, int64_
 
 double clv_engine_finish(clv_engine *e)
 {
-    clv_gradient_sum(&e->cx, e->params, e->param_count, CLV_DP | CLV_CP);
+    for (int i = 0; i < e->chunks; i++)
+        clv_gradients_finish(&e->cx, &e->chunk[i].gradients);
     return sqrt(clv_gradient_square(&e->cx, e->params, e->param_count));
 }
 
@@ -290,6 +303,8 @@ void clv_engine_update(clv_engine *e, const clv_step *step, double lr)
 {
     const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad);
     clv_optimizer_step(&e->cx, &e->optimizer, e->params, lr, scale);
+    for (int i = 0; i < e->chunks; i++)
+        clv_weights_gather(&e->cx, e->chunk[i].model.buckets, e->chunk[i].model.bucket_count);
 }
 
 void clv_engine_evaluate(clv_engine *e, const clv_samples *samples, double *nll, int64_t *counted)

@@ -84,6 +84,42 @@ static void constant_gradient(void **state)
     fixture_close(&f);
 }
 
+/* An update of 1e-4 is lost between 1 and the next bf16 number below; in the master it is kept, and after enough of
+ * them the 16-bit weight follows. */
+static void masters(void **state)
+{
+    (void)state;
+    const clv_backend *const backends[] = {clv_backend_ref(), clv_backend_cpu()};
+    for (size_t k = 0; k < CLV_COUNT(backends); k++) {
+        clv_arena arena, temp;
+        float one[8] = {1, 1, 1, 1, 1, 1, 1, 1}, wide[8];
+        assert_int_equal(clv_arena_create(&arena, "test", 1 << 16).code, CLV_OK);
+        assert_int_equal(clv_arena_create(&temp, "temp", 1 << 16).code, CLV_OK);
+        clv_ctx cx = {.be = backends[k], .temp = &temp};
+        clv_param p = {.here = true, .ndim = 1, .split_dim = -1};
+        p.w = clv_new_as(&arena, CLV_BF16, 8);
+        p.dw = clv_new_as(&arena, CLV_F32, 8);
+        clv_optimizer o;
+        clv_optimizer_create(&o, &p, 1, &arena);
+        clv_param_write(&cx, &p, one);
+        clv_from_host(&cx, p.dw, one);
+        for (int i = 1; i <= 40; i++) {
+            clv_optimizer_step(&cx, &o, &p, 1e-4, 1.0);
+            clv_to_floats(&cx, wide, p.w);
+            const double exact = 1.0 - 1e-4 * i;
+            for (int e = 0; e < 8; e++) {
+                assert_true(fabs((double)((float *)p.master.data)[e] - exact) < 1e-6);
+                assert_true(fabs((double)wide[e] - exact) <= 0x1p-9 + 1e-6); /* half of bf16's step below 1 */
+                assert_true(i > 19 || (double)wide[e] == 1.0);
+            }
+        }
+        assert_true((double)wide[0] < 1.0);
+        clv_optimizer_destroy(&o);
+        clv_arena_destroy(&arena);
+        clv_arena_destroy(&temp);
+    }
+}
+
 static void clipping(void **state)
 {
     (void)state;
@@ -102,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decay_groups),
         cmocka_unit_test(constant_gradient),
+        cmocka_unit_test(masters),
         cmocka_unit_test(clipping),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

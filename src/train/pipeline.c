@@ -102,7 +102,9 @@ static clv_tensor backward(run *r, const clv_action *a, clv_tensor received)
     clv_slot *slot = &c->slot[a->micro % c->slots];
     e->cx.save = &slot->save;
     e->rng.sample = slot->sample;
-    return clv_gpt_backward(&e->cx, &c->model, part_of(r, a) < e->parts - 1 ? received : (clv_tensor){0}, &slot->saved);
+    const bool last = (a->micro + 1) * e->spec.micro_batch == r->pass->samples->count;
+    return clv_gpt_backward(&e->cx, &c->model, part_of(r, a) < e->parts - 1 ? received : (clv_tensor){0}, &slot->saved,
+                            last && e->spec.overlap_grad_reduce ? &c->gradients : NULL);
 }
 
 void clv_pipeline_run(clv_engine *e, const clv_pass *pass)

@@ -11,7 +11,7 @@ enum { S = 32, B = 2, MICROS = 2, VOCAB = 67 };
 
 typedef struct variant {
     const char *name;
-    bool llama, sequence_parallel, documents, inference;
+    bool llama, sequence_parallel, documents, inference, distributed;
     double dropout;
     int64_t kv_heads, divisor;
     int dp;
@@ -27,6 +27,8 @@ static const variant VARIANTS[] = {
     {"llama, 1 head, sequence shards", .llama = true, .sequence_parallel = true, .kv_heads = 1, .divisor = 8, .dp = 1},
     {"llama, evaluation", .llama = true, .inference = true, .kv_heads = 8, .divisor = 1, .dp = 1},
     {"llama, data-parallel", .llama = true, .dropout = 0.1, .kv_heads = 8, .divisor = 1, .dp = 2},
+    {"gpt, distributed optimizer", .distributed = true, .sequence_parallel = true, .kv_heads = 8, .divisor = 1,
+     .dp = 2},
 };
 
 static clv_config config_make(const variant *v)
@@ -86,6 +88,8 @@ static int variant_expect(clv_comm *world, const variant *v)
                                   .per_token_loss = true,
                                   .training = !v->inference,
                                   .documents = v->documents,
+                                  .distributed_optimizer = v->distributed,
+                                  .overlap_grad_reduce = v->distributed,
                                   .backend = "cpu",
                                   .clip_grad = 1.0};
     clv_mesh *mesh;

@@ -108,13 +108,14 @@ static int the_same_layout(clv_comm *world)
         {1, "--rampup-batch-size 4 4 30"},
         {2, ""},
         {2, "--pipeline-model-parallel-size 2 --rampup-batch-size 0:4 160:8 320:16 --micro-batch-size 2"},
+        {2, "--use-distributed-optimizer --overlap-grad-reduce"},
         {2, "--tensor-model-parallel-size 2"},
         {2, "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2"},
         {2, "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"},
         {2, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"},
         {4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"},
         {4, "--pipeline-model-parallel-size 4 --pipeline-schedule gpipe"},
-        {8, "--pipeline-model-parallel-size 4"},
+        {8, "--pipeline-model-parallel-size 4 --use-distributed-optimizer"},
         {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"}};
     int failed = 0;
     for (size_t i = 0; i < CLV_COUNT(rows); i++)
@@ -130,8 +131,8 @@ static const char *const round_trip[] = {
     "--make-vocab-size-divisible-by 1",
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --make-vocab-size-divisible-by 5",
     "--tensor-model-parallel-size 4 --sequence-parallel --make-vocab-size-divisible-by 16",
-    "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
-    "--tensor-model-parallel-size 2 --make-vocab-size-divisible-by 1",
+    "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer",
+    "--tensor-model-parallel-size 2 --make-vocab-size-divisible-by 1 --use-distributed-optimizer",
     "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*3|t*2|t*2|tL",
     "--make-vocab-size-divisible-by 1"};
 

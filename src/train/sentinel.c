@@ -28,9 +28,11 @@ static bool equal_over(clv_ctx *cx, clv_comm *comm, clv_tensor t)
     return ends[0] == top - ends[1];
 }
 
-static clv_status tensor_check(clv_ctx *cx, const clv_param *p, const char *what, clv_tensor t)
+/* own: t holds the elements that this rank updates. */
+static clv_status tensor_check(clv_ctx *cx, const clv_param *p, const char *what, clv_tensor t, bool own)
 {
-    const unsigned replicas = (CLV_TP | CLV_DP | CLV_CP) & ~p->split_axes;
+    const bool shared = own && clv_param_is_shared(p); /* then each data-parallel rank has other elements */
+    const unsigned replicas = (CLV_TP | (shared ? 0u : (unsigned)CLV_REPLICAS)) & ~p->split_axes;
     clv_comm *ends = p->tied ? clv_mesh_ends(cx->mesh) : NULL;
     const bool same = clv_mesh_size(cx->mesh, replicas) == 1 || equal_over(cx, clv_mesh_comm(cx->mesh, replicas), t);
     if (ends != NULL && !equal_over(cx, ends, t))
@@ -50,12 +52,14 @@ clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count
     for (size_t i = 0; i < count; i++) { /* every rank goes through all: the checks communicate */
         if (!params[i].here)
             continue;
-        clv_status st = tensor_check(cx, &params[i], "the weight", params[i].w);
+        clv_status st = tensor_check(cx, &params[i], "the weight", params[i].w, false);
         if (st.code == CLV_OK && optimizer != NULL && optimizer->count > 0) {
-            st = tensor_check(cx, &params[i], "the first moment", optimizer->m[i]);
-            const clv_status second = tensor_check(cx, &params[i], "the second moment", optimizer->v[i]);
+            st = tensor_check(cx, &params[i], "the first moment", optimizer->m[i], true);
+            const clv_status second = tensor_check(cx, &params[i], "the second moment", optimizer->v[i], true);
             st = st.code != CLV_OK ? st : second;
         }
+        if (st.code == CLV_OK && params[i].master.ndim > 0)
+            st = tensor_check(cx, &params[i], "the master", params[i].master, true);
         worst = worst.code != CLV_OK ? worst : st;
     }
     return clv_comm_agree(clv_mesh_world(cx->mesh), worst);

@@ -105,16 +105,17 @@ bool clv_lr_styles_from(const char *style, const char *wsd_style, clv_lr_plan *o
 clv_status clv_lr_plan_make(clv_lr_plan *out, const clv_options *options, const clv_batch_plan *batches,
                             int64_t train_samples);
 
-/* ---- optimizer.c: AdamW over the records
+/* ---- optimizer.c: AdamW over what this rank owns of the records
  * -------------------------------------------------------------------------------- */
 
 typedef struct clv_optimizer {
-    clv_tensor *m, *v; /* one each a parameter, local shards, fp32 */
+    clv_tensor *m, *v; /* one each a parameter: fp32, of the elements that this rank updates (clv_param_own) */
     size_t count;
     int64_t step; /* updates made */
     double beta1, beta2, eps, weight_decay;
 } clv_optimizer;
-void clv_optimizer_create(clv_optimizer *o, const clv_param *params, size_t count, clv_arena *arena);
+/* Moments, and masters of 16-bit weights, which the records then name. */
+void clv_optimizer_create(clv_optimizer *o, clv_param *params, size_t count, clv_arena *arena);
 void clv_optimizer_destroy(clv_optimizer *o);
 /* One update with gradients times grad_scale. No communication. */
 void clv_optimizer_step(clv_ctx *cx, clv_optimizer *o, const clv_param *params, double lr, double grad_scale);
@@ -155,8 +156,8 @@ clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable);
  * error with names and shapes. Collective: world. */
 clv_status clv_checkpoint_load(const clv_checkpoint *c, const char *folder);
 /* The whole of a parameter, or of a tensor split like it (gradient, moment), without padding: on rank 0, freed by the
- * caller; NULL on others. Collective: world. */
-float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local);
+ * caller; NULL on others. own: `local` holds the elements that this rank updates, not its shard. Collective: world. */
+float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local, bool own);
 
 /* ---- dataset.c, sampler.c, preprocess.c
  * ------------------------------------------------------------------------------------------ */
@@ -242,6 +243,8 @@ typedef struct clv_engine_spec {
     bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
     bool training;       /* gradients, moments, activations for a backward */
     bool documents;      /* batches carry document starts */
+    bool distributed_optimizer; /* moments and masters are split over the data-parallel ranks */
+    bool overlap_grad_reduce;   /* gradients are summed over them while the last backward goes on */
     const char *backend;
     uint64_t seed; /* of dropout */
     double beta1, beta2, eps, weight_decay, clip_grad;
@@ -261,6 +264,7 @@ typedef struct clv_slot { /* a micro-batch of a chunk between its forward and it
 typedef struct clv_chunk { /* a part of the model on this stage */
     clv_gpt model;
     int part;
+    clv_gradients gradients;
     clv_slot *slot;
     int slots;         /* as many as the schedule has in flight */
     size_t slot_bytes; /* of one */
@@ -309,7 +313,7 @@ size_t clv_engine_total(const clv_engine_bytes *bytes);
 int64_t clv_engine_parameters(const clv_engine *engine, bool decayed_only); /* of the whole model, each element once */
 /* Forward and backward over all micro-batches, sums, norm: gradients are complete afterwards. Collective: world. */
 clv_step clv_engine_gradients(clv_engine *engine, const clv_samples *samples, int64_t iteration);
-/* Clip and update. No communication. */
+/* Clip and update. Collective: dp, cp, with the distributed optimizer. */
 void clv_engine_update(clv_engine *engine, const clv_step *step, double lr);
 /* Forward without dropout; adds sums of nll and counted tokens over dp. Collective: world. */
 void clv_engine_evaluate(clv_engine *engine, const clv_samples *samples, double *nll, int64_t *counted);

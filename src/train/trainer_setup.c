@@ -203,6 +203,8 @@ static clv_status engine_open(clv_trainer *t)
                                   .per_token_loss = o->calculate_per_token_loss,
                                   .training = true,
                                   .documents = clv_list_has(&o->at_eod, "reset_attention"),
+                                  .distributed_optimizer = o->use_distributed_optimizer,
+                                  .overlap_grad_reduce = o->overlap_grad_reduce,
                                   .backend = o->backend,
                                   .seed = (uint64_t)o->seed,
                                   .beta1 = o->adam_beta1,

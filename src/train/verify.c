@@ -158,7 +158,8 @@ static void params_compare(const clv_case *c, clv_engine *e, bool gradients, clv
 {
     for (size_t i = 0; i < e->param_count; i++) {
         const clv_param *p = &e->params[i];
-        float *got = clv_param_gather(&e->cx, p, gradients ? p->dw : p->w);
+        float *got = gradients ? clv_param_gather(&e->cx, p, clv_elements(p->dw, clv_param_own(p)), true)
+                               : clv_param_gather(&e->cx, p, p->w, false);
         const clv_file_slot slot = clv_family_slot(&c->config, p);
         double error = 0.0;
         if (got != NULL) {
@@ -272,6 +273,8 @@ static clv_engine_spec spec_of(const clv_case *c, const clv_options *options, co
                              .label_smoothing = c->smoothing,
                              .per_token_loss = true,
                              .training = true,
+                             .distributed_optimizer = options->use_distributed_optimizer,
+                             .overlap_grad_reduce = options->overlap_grad_reduce,
                              .backend = options->backend,
                              .beta1 = c->beta1,
                              .beta2 = c->beta2,

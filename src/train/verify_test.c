@@ -113,6 +113,13 @@ static const struct {
                {4, 1, "--pipeline-model-parallel-size 4 --micro-batch-size 4 --pipeline-schedule gpipe"},
                {4, 1, "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t*3|t*2|ttL"},
                {4, 1, "--pipeline-model-parallel-size 2"},
+               {2, 1, "--overlap-grad-reduce"},
+               {2, 1, "--use-distributed-optimizer"},
+               {4, 2, "--use-distributed-optimizer --overlap-grad-reduce --sequence-parallel"},
+               {4, 1, "--use-distributed-optimizer"},
+               {4, 1, "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce"},
+               {8, 1, "--pipeline-model-parallel-size 4 --use-distributed-optimizer"},
+               {8, 1, "--pipeline-model-parallel-size 4 --use-distributed-optimizer --overlap-grad-reduce"},
                {8, 2, "--pipeline-model-parallel-size 4 --sequence-parallel"},
                {8, 1, "--pipeline-model-parallel-size 4"},
                {8, 2, "--pipeline-model-parallel-size 2 --sequence-parallel"}};
