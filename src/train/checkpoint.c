@@ -337,6 +337,8 @@ clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int
     clv_catalog_spread(&s.weights, ranks, disk->shard);
     if (c->optimizer != NULL && c->progress != NULL) {
         s.moments = clv_catalog_moments(c);
+        if (clv_checkpoint_has_masters(c))
+            clv_catalog_masters(&s.moments, c, true);
         clv_catalog_spread(&s.moments, ranks, disk->shard);
     }
     const clv_status status = write_all(&s, keep_last);

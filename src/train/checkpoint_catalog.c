@@ -1,7 +1,8 @@
 /* checkpoint_catalog.c - which tensors the files of a checkpoint hold, from which parameters, in which file.
  *
  * The weights are a Hugging Face model: names and places come from family.c, and several parameters can lie in one
- * tensor. The moments are the optimizer's, whole tensors under canonical names: "exp_avg.NAME", "exp_avg_sq.NAME".
+ * tensor. The moments are the optimizer's, whole tensors under canonical names: "exp_avg.NAME", "exp_avg_sq.NAME", and
+ * where weights are 16-bit their masters, "fp32_param.NAME".
  * Nothing here depends on the layout of the ranks except in which file a tensor lies.
  */
 #include "train/checkpoint_internal.h"
@@ -12,7 +13,7 @@
 
 static int64_t entry_bytes(const clv_entry *e)
 {
-    return e->dim[0] * e->dim[1] * (int64_t)sizeof(float);
+    return e->dim[0] * e->dim[1] * (int64_t)clv_dtype_size(e->dtype);
 }
 
 static void entry_add(clv_catalog *catalog, const clv_file_slot *slot, const clv_piece *piece, const char *prefix)
@@ -22,7 +23,9 @@ static void entry_add(clv_catalog *catalog, const clv_file_slot *slot, const clv
     clv_entry *e = clv_catalog_find(catalog, name);
     if (e == NULL) {
         e = &catalog->entry[catalog->count++];
-        *e = (clv_entry){.dim = {slot->dim[0], slot->ndim > 1 ? slot->dim[1] : 1}, .ndim = slot->ndim};
+        *e = (clv_entry){.dim = {slot->dim[0], slot->ndim > 1 ? slot->dim[1] : 1},
+                         .ndim = slot->ndim,
+                         .dtype = prefix[0] == 0 ? piece->local.dtype : CLV_F32};
         memcpy(e->name, name, sizeof name);
         catalog->bytes += entry_bytes(e);
     }
@@ -43,19 +46,41 @@ clv_catalog clv_catalog_weights(const clv_checkpoint *c, const clv_config *names
     return catalog;
 }
 
+/* A tensor of its own under the canonical name. */
+static clv_file_slot own_slot(const clv_param *p)
+{
+    clv_file_slot slot = {.dim = {p->whole[0], p->whole[1]}, .ndim = p->ndim};
+    snprintf(slot.name, sizeof slot.name, "%s", p->name);
+    return slot;
+}
+
 clv_catalog clv_catalog_moments(const clv_checkpoint *c)
 {
-    clv_catalog catalog = {.stem = "training/optimizer", .entry = clv_alloc(2 * c->param_count, sizeof *catalog.entry)};
+    clv_catalog catalog = {.stem = "training/optimizer", .entry = clv_alloc(3 * c->param_count, sizeof *catalog.entry)};
     for (size_t i = 0; i < c->param_count; i++) {
         const clv_param *p = &c->params[i];
-        clv_file_slot slot = {.dim = {p->whole[0], p->whole[1]}, .ndim = p->ndim};
-        snprintf(slot.name, sizeof slot.name, "%s", p->name);
+        const clv_file_slot slot = own_slot(p);
         clv_piece piece = {.param = p, .number = i, .local = c->optimizer->m[i], .own = true};
         entry_add(&catalog, &slot, &piece, "exp_avg.");
         piece.local = c->optimizer->v[i];
         entry_add(&catalog, &slot, &piece, "exp_avg_sq.");
     }
     return catalog;
+}
+
+bool clv_checkpoint_has_masters(const clv_checkpoint *c)
+{
+    return c->param_count > 0 && c->params[0].w.dtype != CLV_F32;
+}
+
+void clv_catalog_masters(clv_catalog *catalog, const clv_checkpoint *c, bool saving)
+{
+    for (size_t i = 0; i < c->param_count; i++) {
+        const clv_param *p = &c->params[i];
+        const clv_file_slot slot = own_slot(p);
+        const clv_piece piece = {.param = p, .number = i, .local = saving ? p->master : p->w, .own = saving};
+        entry_add(catalog, &slot, &piece, "fp32_param.");
+    }
 }
 
 void clv_catalog_free(clv_catalog *catalog)

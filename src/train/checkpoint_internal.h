@@ -11,7 +11,7 @@ enum {
     CLV_SHARD = 256 << 20,      /* a catalog of fewer bytes is one file */
     CLV_FORMAT = 2,             /* of training/state.json */
     CLV_ENTRY_PIECES = 3,       /* q, k, v in one tensor */
-    CLV_ENTRY_NAME = 128 + 16,  /* a parameter's or file tensor's name, and "exp_avg_sq." */
+    CLV_ENTRY_NAME = 128 + 16,  /* a parameter's or file tensor's name, and "exp_avg_sq." or "fp32_param." */
     CLV_PATH = 4096
 };
 
@@ -30,6 +30,7 @@ typedef struct clv_entry { /* a file's tensor */
     char name[CLV_ENTRY_NAME];
     int64_t dim[2]; /* dim[1] is 1 for a vector */
     int ndim;
+    clv_dtype dtype; /* when saved; what is read may be of any */
     clv_piece piece[CLV_ENTRY_PIECES];
     int pieces;
     int file;
@@ -45,6 +46,9 @@ typedef struct clv_catalog {
 
 clv_catalog clv_catalog_weights(const clv_checkpoint *c, const clv_config *names);
 clv_catalog clv_catalog_moments(const clv_checkpoint *c);
+/* Masters of 16-bit weights, after the moments. When loaded they go where the weights go: a run may have none. */
+bool clv_checkpoint_has_masters(const clv_checkpoint *c);
+void clv_catalog_masters(clv_catalog *catalog, const clv_checkpoint *c, bool saving);
 /* Over files of about `shard` bytes, at most one a rank. */
 void clv_catalog_spread(clv_catalog *catalog, int ranks, int64_t shard);
 void clv_catalog_free(clv_catalog *catalog);

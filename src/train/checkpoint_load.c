@@ -315,6 +315,16 @@ static clv_status load_weights(const clv_checkpoint *c, const char *folder)
     return status;
 }
 
+static bool holds_masters(const source *s, const clv_checkpoint *c)
+{
+    char name[CLV_ENTRY_NAME];
+    snprintf(name, sizeof name, "fp32_param.%s", c->params[0].name);
+    bool found = false;
+    for (int i = 0; i < s->count; i++)
+        found = found || clv_safetensors_find(s->st[i], name) != NULL;
+    return found;
+}
+
 static clv_status load_moments(const clv_checkpoint *c, const char *folder, int files)
 {
     char path[CLV_PATH];
@@ -332,6 +342,8 @@ static clv_status load_moments(const clv_checkpoint *c, const char *folder, int 
         status = clv_safetensors_open(&s.st[s.count], path);
         s.count += status.code == CLV_OK;
     }
+    if (status.code == CLV_OK && holds_masters(&s, c))
+        clv_catalog_masters(&catalog, c, false);
     if (status.code == CLV_OK)
         status = clv_within(fill(c->cx, &s, &catalog, NULL), "%s/training", folder);
     source_close(&s);

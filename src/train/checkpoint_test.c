@@ -288,6 +288,68 @@ static int retention(clv_comm *world)
     return failed;
 }
 
+static int halves_expect(clv_comm *world, const model *a, const model *b, bool masters)
+{
+    int failed = 0;
+    for (size_t i = 0; i < a->gpt.param_count; i++) {
+        const clv_param *p = &a->gpt.params[i], *q = &b->gpt.params[i];
+        EXPECT(memcmp(p->w.data, q->w.data, clv_bytes(p->w)) == 0, "weight %s", p->name);
+        if (masters && clv_bytes(p->master) > 0)
+            EXPECT(memcmp(p->master.data, q->master.data, clv_bytes(p->master)) == 0, "master of %s", p->name);
+    }
+    return failed;
+}
+
+/* Masters are whole tensors of the file: the weights of a run in fp32, and masters again from its weights. Without them
+ * a master begins as the 16-bit weight. */
+static int masters(clv_comm *world)
+{
+    int failed = 0;
+    enum { SEED = 7, STEP = 3 };
+    const int ranks = clv_comm_size(world);
+    char root[CLV_PATH], first[CLV_PATH], second[CLV_PATH];
+    scratch_open(world, root);
+    clv_config config = golden_config("gpt2-tiny");
+    config.layers = 1;
+    model *half = model_open_as(world, &config, (clv_layout){.dp = ranks}, 1, CLV_BF16);
+    for (size_t i = 0; i < half->gpt.param_count; i++) {
+        const clv_param p = model_tensor(half, i, 0);
+        clv_param_init(&half->cx, &p, 3 * SEED);
+    }
+    half->progress = (clv_progress){.iteration = STEP, .data_order = "stable"};
+    clv_checkpoint c = checkpoint_of(half);
+    must(clv_checkpoint_save(&c, root, 0));
+    clv_path_join(first, sizeof first, root, "iter_0000003");
+
+    model *single = model_open(world, &config, (clv_layout){.tp = ranks}, 1);
+    c = checkpoint_of(single);
+    must(clv_checkpoint_load(&c, first));
+    EXPECT(model_differences(single, SEED, 1) == 0, "fp32 weights are not the masters");
+    single->progress.iteration = STEP + 1;
+    must(clv_checkpoint_save(&c, root, 0));
+    clv_path_join(second, sizeof second, root, "iter_0000004");
+
+    model *again = model_open_as(world, &config, (clv_layout){.dp = ranks}, 1, CLV_BF16);
+    c = checkpoint_of(again);
+    must(clv_checkpoint_load(&c, second));
+    failed += halves_expect(world, half, again, true);
+    model *weights = model_open_as(world, &config, (clv_layout){.dp = ranks}, 1, CLV_BF16);
+    c = weights_of(weights);
+    must(clv_checkpoint_load(&c, first));
+    failed += halves_expect(world, half, weights, false);
+    const clv_param *p = &weights->gpt.params[0];
+    float *wide = clv_alloc((size_t)clv_numel(p->w), sizeof *wide);
+    clv_to_floats(&weights->cx, wide, p->w);
+    EXPECT(memcmp(wide + clv_param_own(p).first, p->master.data, clv_bytes(p->master)) == 0, "master of a weight");
+    free(wide);
+    model_close(half);
+    model_close(single);
+    model_close(again);
+    model_close(weights);
+    scratch_close(world, root);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     return mpi_test_run(&argc, &argv,
@@ -295,6 +357,7 @@ int main(int argc, char **argv)
                                      {"there and back", there_and_back},
                                      {"gathered", gathered},
                                      {"pieces", pieces},
+                                     {"masters", masters},
                                      {"faults", faults},
                                      {"retention", retention},
                                      {0}});

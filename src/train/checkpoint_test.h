@@ -22,14 +22,19 @@ static inline void must(clv_status status)
     CLV_CHECK(status.code == CLV_OK, "%s", status.text);
 }
 
-static inline model *model_open(clv_comm *world, const clv_config *config, clv_layout layout, int64_t divisor)
+static inline model *model_open_as(clv_comm *world, const clv_config *config, clv_layout layout, int64_t divisor,
+                                   clv_dtype dtype)
 {
     model *m = clv_alloc(1, sizeof *m);
-    const clv_model_options options = {
-        .vocab_divisor = divisor, .layers = config->layers, .has_embedding = true, .has_head = true};
+    const clv_model_options options = {.vocab_divisor = divisor,
+                                       .layers = config->layers,
+                                       .has_embedding = true,
+                                       .has_head = true,
+                                       .distributed_optimizer = dtype != CLV_F32};
     layout.kv_heads = (int)config->kv_heads;
     must(clv_mesh_create(&m->mesh, world, &layout));
     must(clv_arena_create(&m->weights, "weights", 16 << 20));
+    m->weights.dtype = dtype;
     must(clv_arena_create(&m->grads, "grads", 16 << 20));
     must(clv_arena_create(&m->moments, "moments", 32 << 20));
     must(clv_arena_create(&m->temp, "temp", 16 << 20));
@@ -37,6 +42,11 @@ static inline model *model_open(clv_comm *world, const clv_config *config, clv_l
     clv_gpt_create(&m->gpt, config, &options, m->mesh, &m->weights, &m->grads);
     clv_optimizer_create(&m->optimizer, m->gpt.params, m->gpt.param_count, &m->moments);
     return m;
+}
+
+static inline model *model_open(clv_comm *world, const clv_config *config, clv_layout layout, int64_t divisor)
+{
+    return model_open_as(world, config, layout, divisor, CLV_F32);
 }
 
 static inline void model_close(model *m)

@@ -31,7 +31,8 @@ static void output_open(output *o, const clv_catalog *catalog, int file, const c
     clv_st_tensor *tensors = clv_alloc(count, sizeof *tensors);
     for (size_t i = 0; i < count; i++) {
         const clv_entry *e = &catalog->entry[first + i];
-        tensors[i] = (clv_st_tensor){.name = e->name, .dtype = CLV_F32, .ndim = e->ndim, .dim = {e->dim[0], e->dim[1]}};
+        tensors[i] =
+            (clv_st_tensor){.name = e->name, .dtype = e->dtype, .ndim = e->ndim, .dim = {e->dim[0], e->dim[1]}};
     }
     o->file = file;
     clv_catalog_path(catalog, file, folder, o->path);
@@ -60,6 +61,21 @@ static void output_close(output *o)
         o->status = finished;
 }
 
+/* Rounded to the type of the file, which is the type that the values came from: exact. In place: the result is no
+ * longer.
+ */
+static void narrow(clv_ctx *cx, clv_dtype dtype, float *values, int64_t n)
+{
+    enum { AT_ONCE = 4096 };
+    for (int64_t at = 0; dtype != CLV_F32 && at < n; at += AT_ONCE) {
+        const size_t mark = clv_arena_mark(cx->temp);
+        const clv_tensor part = clv_new_as(cx->temp, dtype, CLV_MIN(AT_ONCE, n - at));
+        clv_from_floats(cx, part, values + at);
+        clv_to_host(cx, (char *)values + (size_t)at * clv_dtype_size(dtype), part);
+        clv_arena_release(cx->temp, mark);
+    }
+}
+
 static void write_entry(output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e)
 {
     const int owner = clv_catalog_owner(catalog, e->file);
@@ -70,8 +86,10 @@ static void write_entry(output *o, clv_gather *g, const clv_catalog *catalog, co
     clv_gather_begin(g, e);
     for (int64_t row = 0; row < e->dim[0]; row += step) {
         const int64_t rows[2] = {row, CLV_MIN(step, e->dim[0] - row)};
-        const size_t width = (size_t)e->dim[1] * sizeof *block;
+        const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype);
         clv_gather_rows(g, e, owner, rows, block);
+        if (mine)
+            narrow(g->cx, e->dtype, block, rows[1] * e->dim[1]);
         if (mine)
             output_put(o, slot, (uint64_t)row * width, block, (size_t)rows[1] * width);
     }
