@@ -59,7 +59,7 @@ static void runner_open(runner *r, clv_comm *world, const setting *k)
     r->stages = stages_make(r->config.layers, stages, stages == 1 ? 1 : k->chunks);
     const clv_engine_spec spec = {.config = &r->config,
                                   .stages = &r->stages,
-                                  .schedule = k->schedule,
+                                  .schedule = stages == 1 ? CLV_1F1B : k->schedule,
                                   .vocab_divisor = 1,
                                   .micro_batch = k->batch,
                                   .seq_length = k->seq_length,
