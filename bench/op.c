@@ -87,7 +87,8 @@ static void make_product(work *w, int64_t m, int64_t n, int64_t k, clv_gemm_kind
     }                                                                                                                  \
     static void run_##name(work *w)                                                                                    \
     {                                                                                                                  \
-        w->be->gemm(kind, w->out[0], w->in[0], w->in[1], (bias) ? w->in[2] : none, add);                               \
+        const clv_gemm g = {kind, w->out[0], w->in[0], w->in[1], (bias) ? w->in[2] : none, add};                       \
+        w->be->gemm(&w->cx, &g);                                                                                       \
     }
 PRODUCT(qkv, w->s, 3 * H, H, CLV_NT, true, false)
 PRODUCT(proj, w->s, H, H, CLV_NT, false, false)

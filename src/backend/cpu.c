@@ -113,6 +113,38 @@ size_t clv_scratch_norm(int64_t columns)
     return (size_t)clv_backend_threads() * 2 * (size_t)columns * sizeof(float);
 }
 
+/* Sides of about a block's size that differ by little. */
+static int64_t side_of(int64_t n)
+{
+    enum { BLOCK = 1024, STEP = 64 };
+    if (n <= BLOCK)
+        return CLV_MAX(n, 1);
+    const int64_t even = CLV_CEIL_DIV(n, CLV_CEIL_DIV(n, BLOCK));
+    return CLV_CEIL_DIV(even, STEP) * STEP;
+}
+
+clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g)
+{
+    enum { FEW_ROWS = 4 }; /* of A and C: up to here the weights are read row by row */
+    const int64_t m = clv_rows(g->c), n = clv_last(g->c), k = g->kind == CLV_TN ? clv_rows(g->a) : clv_last(g->a);
+    const bool a = g->a.dtype != CLV_F32, b = g->b.dtype != CLV_F32, c = g->c.dtype != CLV_F32;
+    clv_gemm_plan plan = {.size = {m, n, k}, .few = g->kind == CLV_NT && m <= FEW_ROWS && g->a.dtype == g->b.dtype};
+    if (plan.few)
+        return plan;
+    plan.block = (cpu_size){a || c ? side_of(m) : m, b || c ? side_of(n) : n, a || b ? side_of(k) : CLV_MAX(k, 1)};
+    const cpu_size one = plan.block;
+    plan.a = !a ? 0 : g->kind == CLV_TN ? one.k * clv_gemm_width(one.m) : one.m * clv_gemm_width(one.k);
+    plan.b = !b ? 0 : g->kind == CLV_NT ? one.n * clv_gemm_width(one.k) : one.k * clv_gemm_width(one.n);
+    plan.c = !c ? 0 : one.m * clv_gemm_width(one.n);
+    return plan;
+}
+
+size_t clv_scratch_gemm(const clv_gemm *g)
+{
+    const clv_gemm_plan plan = clv_gemm_plan_of(g);
+    return (size_t)(plan.a + plan.b + plan.c) * sizeof(float);
+}
+
 size_t clv_attention_tiles(int64_t dim)
 {
     return (size_t)(7 * CPU_TILE * cpu_head_width(dim) + 3 * CPU_TILE * CPU_TILE) * sizeof(float);
@@ -120,7 +152,8 @@ size_t clv_attention_tiles(int64_t dim)
 
 size_t clv_scratch_attention(clv_tensor q, const clv_attn *a)
 {
-    return q.dim[0] > CPU_FEW ? (size_t)clv_backend_threads() * clv_attention_tiles(a->q.dim) : 0;
+    const size_t few = (size_t)(CPU_FEW_HEADS * cpu_head_width(a->q.dim)) * sizeof(float);
+    return (size_t)clv_backend_threads() * (q.dim[0] > CPU_FEW ? clv_attention_tiles(a->q.dim) : few);
 }
 
 /* With at least as many units as threads a buffer serves a thread, else the units are cut until all threads work. */

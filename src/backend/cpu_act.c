@@ -54,57 +54,61 @@ static inline float gelu_tanh_slope(float x)
     return (z < 0.0f ? e * r : r) + x * e * r * r * 1.59576912f * (1.0f + 0.134145f * x * x);
 }
 
-static void row_forward(float *v, const float *u, int64_t f, clv_act act)
+CPU_BODY void row_forward(void *v, const void *u, int64_t f, clv_act act, clv_dtype type)
 {
     switch (act) {
     case CLV_GELU:
         CPU_SIMD
         for (int64_t i = 0; i < f; i++)
-            v[i] = gelu(u[i]);
+            cpu_put(v, i, gelu(cpu_get(u, i, type)), type);
         break;
     case CLV_GELU_TANH:
         CPU_SIMD
         for (int64_t i = 0; i < f; i++)
-            v[i] = gelu_tanh(u[i]);
+            cpu_put(v, i, gelu_tanh(cpu_get(u, i, type)), type);
         break;
     case CLV_RELU:
         CPU_SIMD
-        for (int64_t i = 0; i < f; i++)
-            v[i] = u[i] > 0.0f ? u[i] : 0.0f;
-        break;
-    case CLV_SWIGLU:
-        CPU_SIMD
-        for (int64_t i = 0; i < f; i++)
-            v[i] = u[i] * cpu_sigmoid(u[i]) * u[f + i];
-        break;
-    }
-}
-
-static void row_backward(float *du, const float *dv, const float *u, int64_t f, clv_act act)
-{
-    switch (act) {
-    case CLV_GELU:
-        CPU_SIMD
-        for (int64_t i = 0; i < f; i++)
-            du[i] = dv[i] * gelu_slope(u[i]);
-        break;
-    case CLV_GELU_TANH:
-        CPU_SIMD
-        for (int64_t i = 0; i < f; i++)
-            du[i] = dv[i] * gelu_tanh_slope(u[i]);
-        break;
-    case CLV_RELU:
-        CPU_SIMD
-        for (int64_t i = 0; i < f; i++)
-            du[i] = u[i] > 0.0f ? dv[i] : 0.0f;
+        for (int64_t i = 0; i < f; i++) {
+            const float x = cpu_get(u, i, type);
+            cpu_put(v, i, x > 0.0f ? x : 0.0f, type);
+        }
         break;
     case CLV_SWIGLU:
         CPU_SIMD
         for (int64_t i = 0; i < f; i++) {
-            const float gate = u[i], up = u[f + i], d = dv[i];
+            const float gate = cpu_get(u, i, type);
+            cpu_put(v, i, gate * cpu_sigmoid(gate) * cpu_get(u, f + i, type), type);
+        }
+        break;
+    }
+}
+
+CPU_BODY void row_backward(void *du, const void *dv, const void *u, int64_t f, clv_act act, clv_dtype type)
+{
+    switch (act) {
+    case CLV_GELU:
+        CPU_SIMD
+        for (int64_t i = 0; i < f; i++)
+            cpu_put(du, i, cpu_get(dv, i, type) * gelu_slope(cpu_get(u, i, type)), type);
+        break;
+    case CLV_GELU_TANH:
+        CPU_SIMD
+        for (int64_t i = 0; i < f; i++)
+            cpu_put(du, i, cpu_get(dv, i, type) * gelu_tanh_slope(cpu_get(u, i, type)), type);
+        break;
+    case CLV_RELU:
+        CPU_SIMD
+        for (int64_t i = 0; i < f; i++)
+            cpu_put(du, i, cpu_get(u, i, type) > 0.0f ? cpu_get(dv, i, type) : 0.0f, type);
+        break;
+    case CLV_SWIGLU:
+        CPU_SIMD
+        for (int64_t i = 0; i < f; i++) {
+            const float gate = cpu_get(u, i, type), up = cpu_get(u, f + i, type), d = cpu_get(dv, i, type);
             const float s = cpu_sigmoid(gate);
-            du[i] = d * up * s * (1.0f + gate * (1.0f - s));
-            du[f + i] = d * gate * s;
+            cpu_put(du, i, d * up * s * (1.0f + gate * (1.0f - s)), type);
+            cpu_put(du, f + i, d * gate * s, type);
         }
         break;
     }
@@ -115,7 +119,7 @@ void CPU(act_forward)(clv_tensor v, clv_tensor u, clv_act act)
     const int64_t rows = clv_rows(v), f = clv_last(v);
     CPU_PARALLEL(rows * f)
     for (int64_t r = 0; r < rows; r++)
-        row_forward(cpu_row(v, r), cpu_row(u, r), f, act);
+        CPU_TYPED(v.dtype, row_forward, cpu_row_at(v, r), cpu_row_at(u, r), f, act);
 }
 
 void CPU(act_backward)(clv_tensor du, clv_tensor dv, clv_tensor u, clv_act act)
@@ -123,5 +127,5 @@ void CPU(act_backward)(clv_tensor du, clv_tensor dv, clv_tensor u, clv_act act)
     const int64_t rows = clv_rows(dv), f = clv_last(dv);
     CPU_PARALLEL(rows * f)
     for (int64_t r = 0; r < rows; r++)
-        row_backward(cpu_row(du, r), cpu_row(dv, r), cpu_row(u, r), f, act);
+        CPU_TYPED(u.dtype, row_backward, cpu_row_at(du, r), cpu_row_at(dv, r), cpu_row_at(u, r), f, act);
 }

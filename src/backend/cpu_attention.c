@@ -136,11 +136,9 @@ static void store(const outputs *out, const cpu_attn *at, const cpu_queries *qs,
     const clv_heads section = {0, at->a->q.count, at->a->q.dim};
     float *lse = (float *)out->lse.data + (qs->batch * at->a->q.count + qs->head) * at->sq + qs->first;
     for (int64_t i = 0; i < qs->count; i++) {
-        float *to = cpu_head(out->o, section, qs->first + i, qs->batch, qs->head);
+        void *to = cpu_head(out->o, section, qs->first + i, qs->batch, qs->head);
         const float f = run->sum[i] > 0.0f ? 1.0f / run->sum[i] : run->sum[i] * 0.0f; /* NaN stays NaN */
-        CPU_SIMD
-        for (int64_t j = 0; j < section.dim; j++)
-            to[j] = f * o[i * at->width + j];
+        CPU_TYPED(out->o.dtype, cpu_store_scaled, to, o + i * at->width, f, section.dim);
         lse[i] = run->max[i] + logf(run->sum[i]);
     }
 }
@@ -152,13 +150,13 @@ static void attend(const outputs *out, const cpu_attn *at, const cpu_queries *qs
     running run = {{0}, {0}, {0}};
     for (int i = 0; i < CPU_TILE; i++)
         run.max[i] = -INFINITY;
-    const cpu_view queries = {cpu_head(at->q, at->a->q, qs->first, qs->batch, qs->head), cpu_head_step(at->q), 1};
+    const cpu_vectors queries = cpu_vectors_of(at->q, at->a->q, qs->first, qs->batch, qs->head);
     cpu_tile_load(o, width, queries, qs->count, d, at->a->scale);
     cpu_tile_transpose(qt, o, width);
     memset(o, 0, (size_t)tile * sizeof(float));
     for (int64_t key = qs->from; key < qs->to; key += CPU_TILE) {
-        const cpu_view keys = {cpu_head(at->kv, at->a->k, key, qs->batch, kv_head), cpu_head_step(at->kv), 1};
-        const cpu_view values = {cpu_head(at->kv, at->a->v, key, qs->batch, kv_head), keys.row, 1};
+        const cpu_vectors keys = cpu_vectors_of(at->kv, at->a->k, key, qs->batch, kv_head);
+        const cpu_vectors values = cpu_vectors_of(at->kv, at->a->v, key, qs->batch, kv_head);
         cpu_tile_load(v, width, values, at->sk - key, d, 1.0f);
         CPU(scores)(p, at, qs, key, cpu_tile_rows(k, width, keys, at->sk - key, d), qt);
         softmax_step(p, &run);
@@ -180,7 +178,7 @@ void CPU(attention_forward)(clv_ctx *cx, clv_tensor o, clv_tensor lse, clv_tenso
     const cpu_attn at = cpu_attn_of(q, kv, a);
     const outputs out = {o, lse};
     if (at.sq <= CPU_FEW) {
-        CPU(attention_few)(o, lse, &at);
+        CPU(attention_few)(cx, o, lse, &at);
         return;
     }
     const int64_t tiles = CLV_CEIL_DIV(at.sq, CPU_TILE), jobs = at.batches * a->q.count * tiles;

@@ -38,14 +38,22 @@ static tiles tiles_in(float *scratch, int64_t width)
                    .factor = last + 2 * CPU_TILE * CPU_TILE};
 }
 
+CPU_BODY void dot(float *out, const float *x, const void *y, int64_t n, clv_dtype type)
+{
+    float sum = 0.0f;
+    CPU_SIMD_SUM(sum)
+    for (int64_t j = 0; j < n; j++)
+        sum += x[j] * cpu_get(y, j, type);
+    *out = sum;
+}
+
 static void load_queries(const backward *b, const cpu_queries *qs, tiles *t)
 {
     const cpu_attn *at = &b->at;
     const clv_attn *a = at->a;
     const clv_heads section = {0, a->q.count, a->q.dim};
-    const cpu_view q = {cpu_head(at->q, a->q, qs->first, qs->batch, qs->head), cpu_head_step(at->q), 1};
-    const cpu_view d = {cpu_head(b->dout, section, qs->first, qs->batch, qs->head), cpu_head_step(b->dout), 1};
-    const cpu_view o = {cpu_head(b->o, section, qs->first, qs->batch, qs->head), cpu_head_step(b->o), 1};
+    const cpu_vectors q = cpu_vectors_of(at->q, a->q, qs->first, qs->batch, qs->head);
+    const cpu_vectors d = cpu_vectors_of(b->dout, section, qs->first, qs->batch, qs->head);
     const float *lse = (const float *)b->lse.data + (qs->batch * a->q.count + qs->head) * at->sq + qs->first;
     cpu_tile_load(t->q, at->width, q, qs->count, a->q.dim, a->scale);
     cpu_tile_transpose(t->qt, t->q, at->width);
@@ -53,13 +61,10 @@ static void load_queries(const backward *b, const cpu_queries *qs, tiles *t)
     cpu_tile_transpose(t->dt, t->d, at->width);
     memset(t->dq, 0, (size_t)(CPU_TILE * at->width) * sizeof(float));
     for (int64_t i = 0; i < CPU_TILE; i++) {
-        float sum = 0.0f;
-        const float *di = d.at + i * d.row, *oi = o.at + i * o.row;
-        const int64_t n = i < qs->count ? a->q.dim : 0;
-        CPU_SIMD_SUM(sum)
-        for (int64_t j = 0; j < n; j++)
-            sum += di[j] * oi[j];
-        t->delta[i] = sum;
+        t->delta[i] = 0.0f;
+        if (i < qs->count)
+            CPU_TYPED(b->o.dtype, dot, &t->delta[i], t->d + i * at->width,
+                      cpu_head(b->o, section, qs->first + i, qs->batch, qs->head), a->q.dim);
         t->lse[i] = i < qs->count && lse[i] != -INFINITY ? lse[i] : 0.0f; /* sees nothing: its s are all -inf */
     }
 }
@@ -97,8 +102,8 @@ static void back_tile(const backward *b, const cpu_queries *qs, tiles *t, float 
     const int64_t width = at->width, d = at->a->q.dim, kv_head = qs->head / at->group;
     const cpu_size square = {CPU_TILE, CPU_TILE, width}, flat = {CPU_TILE, width, CPU_TILE};
     for (int64_t key = qs->from; key < qs->to; key += CPU_TILE) {
-        const cpu_view keys = {cpu_head(at->kv, at->a->k, key, qs->batch, kv_head), cpu_head_step(at->kv), 1};
-        const cpu_view values = {cpu_head(at->kv, at->a->v, key, qs->batch, kv_head), keys.row, 1};
+        const cpu_vectors keys = cpu_vectors_of(at->kv, at->a->k, key, qs->batch, kv_head);
+        const cpu_vectors values = cpu_vectors_of(at->kv, at->a->v, key, qs->batch, kv_head);
         cpu_tile_load(t->k, width, keys, at->sk - key, d, 1.0f);
         const cpu_view v = cpu_tile_rows(t->v, width, values, at->sk - key, d);
         const cpu_view p = cpu_rows_of(t->p, CPU_TILE), ds = cpu_rows_of(t->ds, CPU_TILE);
@@ -117,29 +122,26 @@ static void store_queries(const backward *b, const cpu_queries *qs, const tiles 
     const clv_heads section = b->at.a->q;
     const float scale = b->at.a->scale;
     for (int64_t i = 0; i < qs->count; i++) {
-        float *to = cpu_head(b->dqkv, section, qs->first + i, qs->batch, qs->head);
-        const float *from = t->dq + i * b->at.width;
-        CPU_SIMD
-        for (int64_t j = 0; j < section.dim; j++)
-            to[j] = scale * from[j];
+        void *to = cpu_head(b->dqkv, section, qs->first + i, qs->batch, qs->head);
+        CPU_TYPED(b->dqkv.dtype, cpu_store_scaled, to, t->dq + i * b->at.width, scale, section.dim);
     }
 }
 
 /* dk and dv of a unit: the sum of its `parts` buffers, `floats` apart. */
-static void store_keys(const backward *b, int64_t unit, const float *buffers, int64_t parts, int64_t floats)
+static void store_keys(const backward *b, int64_t unit, float *buffers, int64_t parts, int64_t floats)
 {
     const clv_heads section[2] = {b->at.a->k, b->at.a->v};
     const int64_t kv_heads = section[0].count;
     for (int64_t key = 0; key < b->at.sk; key++)
         for (int side = 0; side < 2; side++) {
-            float *to = cpu_head(b->dqkv, section[side], key, unit / kv_heads, unit % kv_heads);
-            const float *from = buffers + side * floats / 2 + key * b->at.width;
-            memcpy(to, from, (size_t)section[side].dim * sizeof(float));
+            void *to = cpu_head(b->dqkv, section[side], key, unit / kv_heads, unit % kv_heads);
+            float *sum = buffers + side * floats / 2 + key * b->at.width;
             for (int64_t part = 1; part < parts; part++) {
                 CPU_SIMD
                 for (int64_t j = 0; j < section[side].dim; j++)
-                    to[j] += from[part * floats + j];
+                    sum[j] += sum[part * floats + j];
             }
+            CPU_TYPED(b->dqkv.dtype, cpu_store_scaled, to, sum, 1.0f, section[side].dim);
         }
 }
 

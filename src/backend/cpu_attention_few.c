@@ -5,44 +5,41 @@
  */
 #include "cpu_attention_internal.h"
 
-enum {
-    HEADS = 16, /* of a job, at most */
-    AHEAD = 4   /* keys */
-};
+enum { HEADS = CPU_FEW_HEADS, AHEAD = 4 /* keys */ };
 
 /* One query, heads [first, first + count) of one sequence. */
 typedef struct few {
     const cpu_attn *at;
-    clv_tensor o;
+    float *o; /* [HEADS][at->width], sums */
     int64_t batch, query, first, count;
     float max[HEADS], sum[HEADS], shrink[HEADS];
     float p[HEADS][CPU_TILE];
 } few;
 
 /* The processor's own prefetching loses its way in rows that are longer than pages. */
-static inline void fetch(const float *row, int64_t n)
+CPU_BODY void fetch(const void *row, int64_t first, int64_t n, clv_dtype type)
 {
     for (int64_t c = 0; c < n; c += CPU_LINE)
-        __builtin_prefetch(row + c);
+        __builtin_prefetch((const char *)row + (first + c) * (type == CLV_F32 ? 4 : 2));
 }
 
 /* Scores of a block of keys; its values come meanwhile. */
-static void scores(few *f, int64_t key, int64_t n)
+CPU_BODY void scores(few *f, int64_t key, int64_t n, clv_dtype type)
 {
     const cpu_attn *at = f->at;
-    const int64_t d = at->a->q.dim;
+    const int64_t d = at->a->q.dim, next = at->batches * clv_last(at->kv);
     const uint8_t *mask = at->a->mask.ndim > 0 ? at->a->mask.data : NULL;
     for (int64_t j = 0; j < n; j++) {
         const bool hidden = mask != NULL && mask[(f->batch * at->sq + f->query) * at->sk + key + j] == 0;
         for (int64_t h = 0; h < f->count; h++) {
-            const float *q = cpu_head(at->q, at->a->q, f->query, f->batch, f->first + h);
-            const float *k = cpu_head(at->kv, at->a->k, key + j, f->batch, (f->first + h) / at->group);
-            fetch(k + AHEAD * cpu_head_step(at->kv), d);
-            fetch(cpu_head(at->kv, at->a->v, key + j, f->batch, (f->first + h) / at->group), d);
+            const void *q = cpu_head(at->q, at->a->q, f->query, f->batch, f->first + h);
+            const void *k = cpu_head(at->kv, at->a->k, key + j, f->batch, (f->first + h) / at->group);
+            fetch(k, AHEAD * next, d, type);
+            fetch(cpu_head(at->kv, at->a->v, key + j, f->batch, (f->first + h) / at->group), 0, d, type);
             float dot = 0.0f;
             CPU_SIMD_SUM(dot)
             for (int64_t c = 0; c < d; c++)
-                dot += q[c] * k[c];
+                dot += cpu_get(q, c, type) * cpu_get(k, c, type);
             f->p[h][j] = hidden ? -INFINITY : at->a->scale * dot;
         }
     }
@@ -73,59 +70,62 @@ static void softmax_step(few *f, int64_t h, int64_t key, int64_t n)
         p[j] *= factor[j];
 }
 
-static void add_values(few *f, int64_t key, int64_t n)
+CPU_BODY void add_values(few *f, int64_t key, int64_t n, clv_dtype type)
 {
     const cpu_attn *at = f->at;
-    const clv_heads section = {0, at->a->q.count, at->a->q.dim};
+    const int64_t d = at->a->q.dim;
     for (int64_t j = 0; j < n; j++)
         for (int64_t h = 0; h < f->count; h++) {
-            float *o = cpu_head(f->o, section, f->query, f->batch, f->first + h);
-            const float *v = cpu_head(at->kv, at->a->v, key + j, f->batch, (f->first + h) / at->group);
+            float *o = f->o + h * at->width;
+            const void *v = cpu_head(at->kv, at->a->v, key + j, f->batch, (f->first + h) / at->group);
             const float p = f->p[h][j], old = j == 0 ? f->shrink[h] : 1.0f;
             CPU_SIMD
-            for (int64_t c = 0; c < section.dim; c++)
-                o[c] = old * o[c] + p * v[c];
+            for (int64_t c = 0; c < d; c++)
+                o[c] = old * o[c] + p * cpu_get(v, c, type);
         }
 }
 
-static void attend(few *f, clv_tensor lse)
+static void attend(few *f, clv_tensor out, clv_tensor lse)
 {
     const cpu_attn *at = f->at;
     const clv_heads section = {0, at->a->q.count, at->a->q.dim};
     const int32_t *range = (const int32_t *)at->a->range.data + (f->query * at->batches + f->batch) * 2;
     const int64_t to = CLV_MIN(range[1], at->sk);
-    memset(cpu_head(f->o, section, f->query, f->batch, f->first), 0, (size_t)(f->count * section.dim) * sizeof(float));
+    memset(f->o, 0, (size_t)(f->count * at->width) * sizeof(float));
     for (int64_t h = 0; h < f->count; h++) {
         f->max[h] = -INFINITY;
         f->sum[h] = 0.0f;
     }
     for (int64_t key = CLV_MAX(range[0], 0); key < to; key += CPU_TILE) {
         const int64_t n = CLV_MIN(CPU_TILE, to - key);
-        scores(f, key, n);
+        CPU_TYPED(at->kv.dtype, scores, f, key, n);
         for (int64_t h = 0; h < f->count; h++)
             softmax_step(f, h, key, n);
-        add_values(f, key, n);
+        CPU_TYPED(at->kv.dtype, add_values, f, key, n);
     }
     for (int64_t h = 0; h < f->count; h++) {
-        float *o = cpu_head(f->o, section, f->query, f->batch, f->first + h);
+        void *o = cpu_head(out, section, f->query, f->batch, f->first + h);
         const float sum = f->sum[h], factor = sum != 0.0f ? 1.0f / sum : 0.0f;
-        for (int64_t c = 0; c < section.dim; c++)
-            o[c] *= factor;
+        CPU_TYPED(out.dtype, cpu_store_scaled, o, f->o + h * at->width, factor, section.dim);
         ((float *)lse.data)[(f->batch * section.count + f->first + h) * at->sq + f->query] = f->max[h] + logf(sum);
     }
 }
 
-void CPU(attention_few)(clv_tensor o, clv_tensor lse, const cpu_attn *at)
+void CPU(attention_few)(clv_ctx *cx, clv_tensor o, clv_tensor lse, const cpu_attn *at)
 {
+    const size_t mark = clv_arena_mark(cx->temp);
+    float *sums = clv_arena_push(cx->temp, clv_scratch_attention(at->q, at->a));
     const int64_t n = at->a->q.count, threads = clv_backend_threads();
     const int64_t each = CLV_MIN(HEADS, CLV_CEIL_DIV(n, CLV_CEIL_DIV(threads, at->batches * at->sq)));
     const int64_t chunks = CLV_CEIL_DIV(n, each), jobs = at->batches * at->sq * chunks;
     CPU_PARALLEL(at->batches * at->sq * at->sk * n * at->a->q.dim)
     for (int64_t job = 0; job < jobs; job++) {
         const int64_t row = job / chunks, first = job % chunks * each;
-        few f = {.at = at, .o = o, .batch = row % at->batches, .query = row / at->batches};
+        few f = {.at = at, .batch = row % at->batches, .query = row / at->batches};
+        f.o = sums + omp_get_thread_num() * CPU_FEW_HEADS * at->width;
         f.first = first;
         f.count = CLV_MIN(each, n - first);
-        attend(&f, lse);
+        attend(&f, o, lse);
     }
+    clv_arena_release(cx->temp, mark);
 }

@@ -29,30 +29,56 @@ static inline cpu_attn cpu_attn_of(clv_tensor q, clv_tensor kv, const clv_attn *
     return (cpu_attn){a, q, kv, q.dim[0], kv.dim[0], q.dim[1], a->q.count / a->k.count, cpu_head_width(a->q.dim)};
 }
 
-/* The vector of head `head` in section `at` of row i, and the distance to the next row's. */
-static inline float *cpu_head(clv_tensor t, clv_heads at, int64_t i, int64_t batch, int64_t head)
+/* The vector of head `head` in section `at` of row i. */
+static inline void *cpu_head(clv_tensor t, clv_heads at, int64_t i, int64_t batch, int64_t head)
 {
-    return cpu_row(t, i * t.dim[1] + batch) + at.off + head * at.dim;
+    return cpu_at(t, (i * t.dim[1] + batch) * clv_last(t) + at.off + head * at.dim);
 }
 
-static inline int64_t cpu_head_step(clv_tensor t)
+/* The vectors of a head from row i on: element (r, j) lies r row + j elements behind the first. */
+typedef struct cpu_vectors {
+    void *at;
+    int64_t row;
+    clv_dtype type;
+} cpu_vectors;
+
+static inline cpu_vectors cpu_vectors_of(clv_tensor t, clv_heads at, int64_t i, int64_t batch, int64_t head)
 {
-    return t.dim[1] * clv_last(t);
+    return (cpu_vectors){cpu_head(t, at, i, batch, head), t.dim[1] * clv_last(t), t.dtype};
+}
+
+typedef struct cpu_tile {
+    float *at;
+    int64_t width;
+} cpu_tile;
+
+CPU_BODY void cpu_tile_fill(cpu_tile tile, const cpu_vectors *from, int64_t count, int64_t d, float scale,
+                            clv_dtype type)
+{
+    for (int64_t i = 0; i < CPU_TILE; i++) {
+        float *to = tile.at + i * tile.width;
+        const int64_t n = i < count ? d : 0, first = i * from->row;
+        CPU_SIMD
+        for (int64_t j = 0; j < n; j++)
+            to[j] = scale * cpu_get(from->at, first + j, type);
+        for (int64_t j = n; j < tile.width; j++)
+            to[j] = 0.0f;
+    }
 }
 
 /* A tile of rows into scratch: `count` rows of d values times scale, zeros around them. */
-static inline void cpu_tile_load(float *tile, int64_t width, cpu_view from, int64_t count, int64_t d, float scale)
+static inline void cpu_tile_load(float *tile, int64_t width, cpu_vectors from, int64_t count, int64_t d, float scale)
 {
-    for (int64_t i = 0; i < CPU_TILE; i++) {
-        float *to = tile + i * width;
-        const float *row = from.at + i * from.row;
-        const int64_t n = i < count ? d : 0;
-        CPU_SIMD
-        for (int64_t j = 0; j < n; j++)
-            to[j] = scale * row[j];
-        for (int64_t j = n; j < width; j++)
-            to[j] = 0.0f;
-    }
+    const cpu_tile to = {tile, width};
+    CPU_TYPED(from.type, cpu_tile_fill, to, &from, count, d, scale);
+}
+
+/* to = scale from, n values. */
+CPU_BODY void cpu_store_scaled(void *to, const float *from, float scale, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t j = 0; j < n; j++)
+        cpu_put(to, j, scale * from[j], type);
 }
 
 /* to[width][CPU_TILE] = tile[CPU_TILE][width]^T */
@@ -64,10 +90,10 @@ static inline void cpu_tile_transpose(float *to, const float *tile, int64_t widt
 }
 
 /* The same for an operand that is read along its rows, so that it may stay where it is if nothing needs padding. */
-static inline cpu_view cpu_tile_rows(float *tile, int64_t width, cpu_view from, int64_t count, int64_t d)
+static inline cpu_view cpu_tile_rows(float *tile, int64_t width, cpu_vectors from, int64_t count, int64_t d)
 {
-    if (count >= CPU_TILE && d == width)
-        return from;
+    if (from.type == CLV_F32 && count >= CPU_TILE && d == width)
+        return (cpu_view){from.at, from.row, 1};
     cpu_tile_load(tile, width, from, count, d, 1.0f);
     return (cpu_view){tile, width, 1};
 }
@@ -83,7 +109,7 @@ static inline cpu_view cpu_columns_of(float *at, int64_t row)
 }
 
 /* cpu_attention_few.c: the forward for at most CPU_FEW queries. */
-void CPU(attention_few)(clv_tensor o, clv_tensor lse, const cpu_attn *at);
+void CPU(attention_few)(clv_ctx *cx, clv_tensor o, clv_tensor lse, const cpu_attn *at);
 
 cpu_queries CPU(queries)(const cpu_attn *at, int64_t batch, int64_t head, int64_t first);
 /* s[CPU_TILE keys][CPU_TILE queries] of the keys from `key` on; -inf where a query does not see. */

@@ -1,10 +1,10 @@
 /* cpu_embed.c - lookup and its gradient, and the rotation of heads. */
 #include "cpu_internal.h"
 
-static float *table_row(clv_tensor table, clv_tensor ids, int64_t i, int64_t first)
+static void *table_row(clv_tensor table, clv_tensor ids, int64_t i, int64_t first)
 {
     const int64_t row = ((const int32_t *)ids.data)[i] - first;
-    return row >= 0 && row < table.dim[0] ? cpu_row(table, row) : NULL;
+    return row >= 0 && row < table.dim[0] ? cpu_row_at(table, row) : NULL;
 }
 
 void CPU(embed_forward)(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t first)
@@ -12,12 +12,20 @@ void CPU(embed_forward)(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t firs
     const int64_t rows = clv_rows(y), h = clv_last(y);
     CPU_PARALLEL(rows * h)
     for (int64_t i = 0; i < rows; i++) {
-        const float *from = table_row(w, ids, i, first);
+        const void *from = table_row(w, ids, i, first);
         if (from != NULL)
-            memcpy(cpu_row(y, i), from, (size_t)h * sizeof(float));
+            CPU(convert)(cpu_row_at(y, i), y.dtype, from, w.dtype, h);
         else
-            memset(cpu_row(y, i), 0, (size_t)h * sizeof(float));
+            memset(cpu_row_at(y, i), 0, (size_t)h * clv_dtype_size(y.dtype));
     }
+}
+
+/* sum += x */
+CPU_BODY void add_to_f32(float *sum, const void *x, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t j = 0; j < n; j++)
+        sum[j] += cpu_get(x, j, type);
 }
 
 /* Tokens repeat, so threads divide the columns: every row of dW is summed in the order of the tokens. */
@@ -31,12 +39,17 @@ void CPU(embed_backward)(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t f
         const int64_t to = CLV_MIN(h, cpu_part(lines, p + 1, parts) * CPU_LINE);
         for (int64_t i = 0; i < rows; i++) {
             float *sum = table_row(dw, ids, i, first);
-            const float *d = cpu_row(dy, i);
-            CPU_SIMD
-            for (int64_t j = from; j < (sum != NULL ? to : from); j++)
-                sum[j] += d[j];
+            if (sum != NULL)
+                CPU_TYPED(dy.dtype, add_to_f32, sum + from, cpu_at(dy, i * h + from), to - from);
         }
     }
+}
+
+CPU_BODY void add_to_row(void *to, const void *x, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t j = 0; j < n; j++)
+        cpu_put(to, j, cpu_get(to, j, type) + cpu_get(x, j, type), type);
 }
 
 void CPU(embed_add)(clv_tensor y, clv_tensor ids, clv_tensor w)
@@ -44,30 +57,31 @@ void CPU(embed_add)(clv_tensor y, clv_tensor ids, clv_tensor w)
     const int64_t rows = clv_rows(y), h = clv_last(y);
     CPU_PARALLEL(rows * h)
     for (int64_t i = 0; i < rows; i++) {
-        const float *from = table_row(w, ids, i, 0);
-        float *to = cpu_row(y, i);
-        CPU_SIMD
-        for (int64_t j = 0; j < (from != NULL ? h : 0); j++)
-            to[j] += from[j];
+        const void *from = table_row(w, ids, i, 0);
+        if (from != NULL)
+            CPU_TYPED(y.dtype, add_to_row, cpu_row_at(y, i), from, h);
+    }
+}
+
+/* One head: x_i and x_{i+half}. */
+CPU_BODY void turn(void *x, const float *cosine, float sign, int64_t half, clv_dtype type)
+{
+    const float *sine = cosine + half;
+    CPU_SIMD
+    for (int64_t i = 0; i < half; i++) {
+        const float a = cpu_get(x, i, type), b = cpu_get(x, half + i, type), s = sign * sine[i];
+        cpu_put(x, i, a * cosine[i] - b * s, type);
+        cpu_put(x, half + i, b * cosine[i] + a * s, type);
     }
 }
 
 void CPU(rope)(clv_tensor u, clv_heads at, clv_tensor table, clv_tensor pos, int sign)
 {
-    const int64_t rows = clv_rows(u), half = clv_last(table) / 2;
+    const int64_t rows = clv_rows(u), half = clv_last(table) / 2, width = clv_last(u);
     const int32_t *position = pos.data;
-    const float turn = (float)sign;
     CPU_PARALLEL(rows * at.count * at.dim)
-    for (int64_t r = 0; r < rows; r++) {
-        const float *cosine = cpu_row(table, position[r]), *sine = cosine + half;
-        for (int64_t head = 0; head < at.count; head++) {
-            float *x = cpu_row(u, r) + at.off + head * at.dim, *y = x + half;
-            CPU_SIMD
-            for (int64_t i = 0; i < half; i++) {
-                const float a = x[i], b = y[i], s = turn * sine[i];
-                x[i] = a * cosine[i] - b * s;
-                y[i] = b * cosine[i] + a * s;
-            }
-        }
-    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t head = 0; head < at.count; head++)
+            CPU_TYPED(u.dtype, turn, cpu_at(u, r * width + at.off + head * at.dim), cpu_row(table, position[r]),
+                      (float)sign, half);
 }

@@ -3,69 +3,68 @@
  * A product with few rows only streams B once through memory, which a BLAS built around packed panels does badly. And a
  * BLAS that does not know a new processor, or was told to be another, computes in registers of half the width: then
  * our own product (cpu_product.c) is up to twice as fast.
+ *
+ * Both calculate in f32. Operands of 16 bits go through in blocks (clv_gemm_plan_of): a block is widened into scratch,
+ * a block of C is summed there and rounded once; no operand ever exists twice.
  */
 #include "cpu_internal.h"
 
 #include <cblas.h>
 #include <strings.h>
 
-enum { FEW_ROWS = 4 }; /* of A and C: up to here the weights are read row by row */
+/* ---- few rows ---------------------------------------------------------------------------------------------------- */
 
-/* C rows = bias (+ C), so that the product can add to them. */
-static void bias_rows(clv_tensor c, clv_tensor bias, bool accumulate)
+static float before(const clv_gemm *g, int64_t i, int64_t j)
 {
-    const int64_t rows = clv_rows(c), n = clv_last(c);
-    const float *b = bias.data;
-    CPU_PARALLEL(rows * n)
-    for (int64_t r = 0; r < rows; r++) {
-        float *to = cpu_row(c, r);
-        if (!accumulate) {
-            memcpy(to, b, (size_t)n * sizeof(float));
-            continue;
-        }
-        CPU_SIMD
-        for (int64_t j = 0; j < n; j++)
-            to[j] += b[j];
-    }
+    const float old = g->accumulate ? cpu_get(cpu_row_at(g->c, i), j, g->c.dtype) : 0.0f;
+    return g->bias.ndim > 0 ? old + cpu_get(g->bias.data, j, g->bias.dtype) : old;
 }
 
-/* One row of C from four rows of B at once. */
-static void dots(float *c, const float *a, const float *b, int64_t k, bool add)
+/* Columns j .. j + 3 of row i of C: four rows of B at once. */
+CPU_BODY void four_dots(const clv_gemm *g, int64_t i, int64_t j, int64_t k, clv_dtype type)
 {
+    const void *a = cpu_row_at(g->a, i), *b = cpu_row_at(g->b, j);
     float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
     CPU_SIMD_SUM(s0, s1, s2, s3)
     for (int64_t p = 0; p < k; p++) {
-        s0 += a[p] * b[p];
-        s1 += a[p] * b[k + p];
-        s2 += a[p] * b[2 * k + p];
-        s3 += a[p] * b[3 * k + p];
+        const float x = cpu_get(a, p, type);
+        s0 += x * cpu_get(b, p, type);
+        s1 += x * cpu_get(b, k + p, type);
+        s2 += x * cpu_get(b, 2 * k + p, type);
+        s3 += x * cpu_get(b, 3 * k + p, type);
     }
-    c[0] = (add ? c[0] : 0.0f) + s0;
-    c[1] = (add ? c[1] : 0.0f) + s1;
-    c[2] = (add ? c[2] : 0.0f) + s2;
-    c[3] = (add ? c[3] : 0.0f) + s3;
+    const float sum[4] = {s0, s1, s2, s3};
+    for (int64_t q = 0; q < 4; q++)
+        cpu_put(cpu_row_at(g->c, i), j + q, before(g, i, j + q) + sum[q], g->c.dtype);
 }
 
-static void few_rows(clv_tensor c, clv_tensor a, clv_tensor b, bool add)
+CPU_BODY void one_dot(const clv_gemm *g, int64_t i, int64_t j, int64_t k, clv_dtype type)
 {
-    const int64_t m = clv_rows(c), n = clv_last(c), k = clv_last(a);
+    const void *a = cpu_row_at(g->a, i), *b = cpu_row_at(g->b, j);
+    float sum = 0.0f;
+    CPU_SIMD_SUM(sum)
+    for (int64_t p = 0; p < k; p++)
+        sum += cpu_get(a, p, type) * cpu_get(b, p, type);
+    cpu_put(cpu_row_at(g->c, i), j, before(g, i, j) + sum, g->c.dtype);
+}
+
+static void few_rows(const clv_gemm *g)
+{
+    const int64_t m = clv_rows(g->c), n = clv_last(g->c), k = clv_last(g->a);
     CPU_PARALLEL(n * k)
     for (int64_t j = 0; j < n; j += 4)
         for (int64_t i = 0; i < m; i++) {
             if (j + 4 <= n) {
-                dots(cpu_row(c, i) + j, cpu_row(a, i), cpu_row(b, j), k, add);
+                CPU_TYPED(g->b.dtype, four_dots, g, i, j, k);
                 continue;
             }
-            for (int64_t last = j; last < n; last++) {
-                const float *x = cpu_row(a, i), *w = cpu_row(b, last);
-                float sum = 0.0f, *to = cpu_row(c, i) + last;
-                CPU_SIMD_SUM(sum)
-                for (int64_t p = 0; p < k; p++)
-                    sum += x[p] * w[p];
-                *to = (add ? *to : 0.0f) + sum;
-            }
+            for (int64_t last = j; last < n; last++)
+                CPU_TYPED(g->b.dtype, one_dot, g, i, last, k);
         }
 }
+
+/* ---- f32 -----------------------------------------------------------------------------------------------------------
+ */
 
 /* Whether the kernels here are wider than those that OpenBLAS chose. */
 static bool wider_than_blas(void)
@@ -78,34 +77,101 @@ static bool wider_than_blas(void)
     return !found;
 }
 
-static void own_product(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, bool add)
+/* C (+)= op(A) op(B); the views are of what is stored, steps 1. */
+static void product(clv_gemm_kind kind, cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
 {
-    const int64_t m = clv_rows(c), n = clv_last(c), k = kind == CLV_TN ? clv_rows(a) : clv_last(a);
-    const int64_t lda = clv_last(a), ldb = clv_last(b);
-    const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.data, 1, lda} : (cpu_view){a.data, lda, 1};
-    const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.data, 1, ldb} : (cpu_view){b.data, ldb, 1};
-    CPU(product)((cpu_view){c.data, n, 1}, of_a, of_b, (cpu_size){m, n, k}, add);
-}
-
-void CPU(gemm)(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate)
-{
-    const int64_t m = clv_rows(c), n = clv_last(c), k = kind == CLV_TN ? clv_rows(a) : clv_last(a);
-    const bool add = accumulate || bias.ndim > 0;
-    if (m == 0 || n == 0)
-        return;
-    if (bias.ndim > 0)
-        bias_rows(c, bias, accumulate);
-    if (kind == CLV_NT && m <= FEW_ROWS) {
-        few_rows(c, a, b, add);
-        return;
-    }
-    if (k > 0 && wider_than_blas()) {
-        own_product(kind, c, a, b, add);
+    if (size.k > 0 && wider_than_blas()) {
+        const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.at, 1, a.row} : a;
+        const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.at, 1, b.row} : b;
+        CPU(product)(c, of_a, of_b, size, add);
         return;
     }
     const CBLAS_TRANSPOSE ta = kind == CLV_TN ? CblasTrans : CblasNoTrans;
     const CBLAS_TRANSPOSE tb = kind == CLV_NT ? CblasTrans : CblasNoTrans;
-    const int lda = (int)clv_last(a), ldb = (int)clv_last(b);
-    cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1.0f, a.data, lda, b.data, ldb, add ? 1.0f : 0.0f,
-                c.data, (int)n);
+    cblas_sgemm(CblasRowMajor, ta, tb, (int)size.m, (int)size.n, (int)size.k, 1.0f, a.at, (int)a.row, b.at, (int)b.row,
+                add ? 1.0f : 0.0f, c.at, (int)c.row);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+typedef struct block { /* rows [i, i + m) and columns [j, j + n) of a matrix */
+    int64_t i, j, m, n;
+} block;
+
+static cpu_view in_place(clv_tensor t, block at)
+{
+    return (cpu_view){(float *)t.data + at.i * clv_last(t) + at.j, clv_last(t), 1};
+}
+
+/* A block as f32: where it lies, or widened. */
+static cpu_view widened(float *scratch, clv_tensor t, block at)
+{
+    const int64_t width = clv_gemm_width(at.n);
+    if (t.dtype == CLV_F32)
+        return in_place(t, at);
+    CPU_PARALLEL(at.m * at.n)
+    for (int64_t r = 0; r < at.m; r++)
+        CPU(convert)(scratch + r * width, CLV_F32, cpu_at(t, (at.i + r) * clv_last(t) + at.j), t.dtype, at.n);
+    return (cpu_view){scratch, width, 1};
+}
+
+static void rounded(clv_tensor t, block at, cpu_view from)
+{
+    CPU_PARALLEL(at.m * at.n)
+    for (int64_t r = 0; r < at.m; r++)
+        CPU(convert)(cpu_at(t, (at.i + r) * clv_last(t) + at.j), t.dtype, from.at + r * from.row, CLV_F32, at.n);
+}
+
+CPU_BODY void bias_row(float *to, const void *bias, int64_t n, bool add, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t j = 0; j < n; j++)
+        to[j] = (add ? to[j] : 0.0f) + cpu_get(bias, j, type);
+}
+
+/* A block of C as it is before the product: its bias, and what it held if that is added to. */
+static cpu_view opened(float *scratch, const clv_gemm *g, block at)
+{
+    const cpu_view c = g->c.dtype == CLV_F32 || g->accumulate ? widened(scratch, g->c, at)
+                                                              : (cpu_view){scratch, clv_gemm_width(at.n), 1};
+    if (g->bias.ndim == 0)
+        return c;
+    CPU_PARALLEL(at.m * at.n)
+    for (int64_t r = 0; r < at.m; r++)
+        CPU_TYPED(g->bias.dtype, bias_row, c.at + r * c.row, cpu_at(g->bias, at.j), at.n, g->accumulate);
+    return c;
+}
+
+static block stored(bool transposed, block at)
+{
+    return transposed ? (block){at.j, at.i, at.n, at.m} : at;
+}
+
+void CPU(gemm)(clv_ctx *cx, const clv_gemm *g)
+{
+    const clv_gemm_plan plan = clv_gemm_plan_of(g);
+    const cpu_size size = plan.size, step = plan.block;
+    if (size.m == 0 || size.n == 0)
+        return;
+    if (plan.few) {
+        few_rows(g);
+        return;
+    }
+    const size_t mark = clv_arena_mark(cx->temp);
+    float *of_a = clv_arena_push(cx->temp, clv_scratch_gemm(g)), *of_b = of_a + plan.a, *of_c = of_b + plan.b;
+    for (int64_t i = 0; i < size.m; i += step.m)
+        for (int64_t j = 0; j < size.n; j += step.n) {
+            const block at = {i, j, CLV_MIN(step.m, size.m - i), CLV_MIN(step.n, size.n - j)};
+            const cpu_view c = opened(of_c, g, at);
+            bool add = g->accumulate || g->bias.ndim > 0;
+            for (int64_t p = 0; p == 0 || p < size.k; p += step.k, add = true) {
+                const int64_t k = CLV_MIN(step.k, size.k - p);
+                const cpu_view a = widened(of_a, g->a, stored(g->kind == CLV_TN, (block){i, p, at.m, k}));
+                const cpu_view b = widened(of_b, g->b, stored(g->kind == CLV_NT, (block){p, j, k, at.n}));
+                product(g->kind, c, a, b, (cpu_size){at.m, at.n, k}, add);
+            }
+            if (g->c.dtype != CLV_F32)
+                rounded(g->c, at, c);
+        }
+    clv_arena_release(cx->temp, mark);
 }

@@ -37,7 +37,8 @@ enum {
     CPU_SERIAL = 1 << 14, /* elements below which one thread is faster than a team */
     CPU_LINE = 16,        /* floats of a cache line, the unit in which columns are dealt to threads */
     CPU_TILE = 64,        /* queries, and keys, of a tile of attention */
-    CPU_FEW = 4           /* queries up to which a tile would be nearly empty */
+    CPU_FEW = 4,          /* queries up to which a tile would be nearly empty */
+    CPU_FEW_HEADS = 16    /* that a thread then takes together, at most */
 };
 
 typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), aligned(4), may_alias));
@@ -102,7 +103,93 @@ static inline float cpu_sigmoid(float x)
     return 1.0f / (1.0f + cpu_exp(-x));
 }
 
+/* ---- storage: f32, bf16 or f16 in memory, f32 in registers ----------------------------------------------------
+ *
+ * Halves are rounded to the nearest, ties to even. The body of a kernel takes the type as its last argument;
+ * CPU_TYPED calls it with a constant there, so that the loop of each type is compiled by itself. */
+
+#define CPU_BODY static inline __attribute__((always_inline))
+#define CPU_TYPED(type, body, ...)                                                                                     \
+    do {                                                                                                               \
+        if ((type) == CLV_F32)                                                                                         \
+            body(__VA_ARGS__, CLV_F32);                                                                                \
+        else if ((type) == CLV_BF16)                                                                                   \
+            body(__VA_ARGS__, CLV_BF16);                                                                               \
+        else                                                                                                           \
+            body(__VA_ARGS__, CLV_F16);                                                                                \
+    } while (0)
+
+static inline float cpu_from_bf16(uint16_t half)
+{
+    return cpu_from_bits((uint32_t)half << 16);
+}
+
+static inline uint16_t cpu_to_bf16(float x)
+{
+    const uint32_t bits = cpu_to_bits(x);
+    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16 | 0x40u) : rounded);
+}
+
+/* The exponent moves from bias 15 to 127 by a product, which also makes subnormal numbers normal. */
+static inline float cpu_from_f16(uint16_t half)
+{
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7FFF) << 13;
+    const float small = (float)(half & 0x3FF) * 0x1p-24f;
+    const uint32_t size = rest + ((half & 0x7C00) == 0x7C00 ? (255u - 31u) << 23 : (127u - 15u) << 23);
+    return cpu_from_bits(((half & 0x7C00) == 0 ? cpu_to_bits(small) : size) | sign);
+}
+
+/* Below 2^-14, adding 1/2 leaves multiples of 2^-24 in the low bits, rounded by the addition itself. */
+static inline uint16_t cpu_to_f16(float x)
+{
+    const uint32_t sign = cpu_to_bits(x) >> 16 & 0x8000u, size = cpu_to_bits(x) & 0x7FFFFFFFu;
+    const uint32_t small = cpu_to_bits(cpu_from_bits(size) + 0.5f) - 0x3F000000u;
+    const uint32_t normal = (size - ((127u - 15u) << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
+    const uint32_t big = size > 0x7F800000u ? 0x7E00u : 0x7C00u;
+    const uint32_t bits = size >= 0x477FF000u ? big : size < 0x38800000u ? small : normal;
+    return (uint16_t)(sign | bits);
+}
+
+CPU_BODY float cpu_get(const void *x, int64_t i, clv_dtype type)
+{
+    if (type == CLV_F32)
+        return ((const float *)x)[i];
+    const uint16_t half = ((const uint16_t *)x)[i];
+    return type == CLV_BF16 ? cpu_from_bf16(half) : cpu_from_f16(half);
+}
+
+CPU_BODY void cpu_put(void *y, int64_t i, float x, clv_dtype type)
+{
+    if (type == CLV_F32)
+        ((float *)y)[i] = x;
+    else
+        ((uint16_t *)y)[i] = type == CLV_BF16 ? cpu_to_bf16(x) : cpu_to_f16(x);
+}
+
+/* x as the type holds it. */
+CPU_BODY float cpu_rounded(float x, clv_dtype type)
+{
+    if (type == CLV_F32)
+        return x;
+    return type == CLV_BF16 ? cpu_from_bf16(cpu_to_bf16(x)) : cpu_from_f16(cpu_to_f16(x));
+}
+
+/* cpu_vector.c: n values of one type become another's. */
+void CPU(convert)(void *y, clv_dtype y_type, const void *x, clv_dtype x_type, int64_t n);
+
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/* Element `i` of any type, and a row of f32. */
+static inline void *cpu_at(clv_tensor t, int64_t i)
+{
+    return (char *)t.data + i * (t.dtype == CLV_F32 ? 4 : 2);
+}
+
+static inline void *cpu_row_at(clv_tensor t, int64_t row)
+{
+    return cpu_at(t, row * clv_last(t));
+}
 
 static inline float *cpu_row(clv_tensor t, int64_t row)
 {
@@ -142,6 +229,25 @@ typedef struct clv_attn_plan {
     size_t buffer; /* bytes of one */
 } clv_attn_plan;
 
+typedef struct cpu_size {
+    int64_t m, n, k;
+} cpu_size;
+
+/* How a product is cut so that 16-bit operands can be widened block by block. All in f32: one block, no scratch. */
+typedef struct clv_gemm_plan {
+    cpu_size size, block;
+    int64_t a, b, c; /* floats of scratch for a block of each */
+    bool few;        /* so few rows that B is read as it lies, whatever its type */
+} clv_gemm_plan;
+
+clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g);
+
+/* Floats between the rows of a block of n columns: not a power of two, so that rows do not share sets of the cache. */
+static inline int64_t clv_gemm_width(int64_t n)
+{
+    return n + CPU_LINE;
+}
+
 clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a);
 size_t clv_attention_tiles(int64_t dim); /* bytes of a thread's tiles */
 
@@ -152,10 +258,6 @@ typedef struct cpu_view {
     int64_t row, step; /* element (i, j) lies at i row + j step */
 } cpu_view;
 
-typedef struct cpu_size {
-    int64_t m, n, k;
-} cpu_size;
-
 /* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, m a multiple of CPU_MR, n of CPU_VEC. */
 void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
@@ -164,7 +266,7 @@ void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 
-void CPU(gemm)(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate);
+void CPU(gemm)(clv_ctx *cx, const clv_gemm *g);
 void CPU(column_sums)(clv_tensor sum, clv_tensor x);
 void CPU(norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm);
 void CPU(norm_backward)(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x, clv_tensor stat, const clv_norm *norm);

@@ -6,33 +6,34 @@
  */
 #include "cpu_internal.h"
 
-static void normalize(float *y, const float *x, const clv_norm *norm, const float *stat, int64_t h)
+/* What a shift does not follow is rounded before the weight multiplies it: so do the models that Hugging Face has. */
+CPU_BODY void normalize(void *y, const void *x, const clv_norm *norm, const float *stat, int64_t h, clv_dtype type)
 {
-    const float *g = norm->g.data, *b = norm->kind == CLV_LAYERNORM && norm->b.ndim > 0 ? norm->b.data : NULL;
+    const void *g = norm->g.data, *b = norm->kind == CLV_LAYERNORM && norm->b.ndim > 0 ? norm->b.data : NULL;
     const float mean = stat[0], r = stat[1];
     if (b != NULL) {
         CPU_SIMD
         for (int64_t i = 0; i < h; i++)
-            y[i] = (x[i] - mean) * r * g[i] + b[i];
+            cpu_put(y, i, (cpu_get(x, i, type) - mean) * r * cpu_get(g, i, type) + cpu_get(b, i, type), type);
     } else {
         CPU_SIMD
         for (int64_t i = 0; i < h; i++)
-            y[i] = (x[i] - mean) * r * g[i];
+            cpu_put(y, i, cpu_rounded((cpu_get(x, i, type) - mean) * r, type) * cpu_get(g, i, type), type);
     }
 }
 
-static void statistics(float *stat, const float *x, const clv_norm *norm, int64_t h)
+CPU_BODY void statistics(float *stat, const void *x, const clv_norm *norm, int64_t h, clv_dtype type)
 {
     float mean = 0.0f, square = 0.0f;
     if (norm->kind == CLV_LAYERNORM) {
         CPU_SIMD_SUM(mean)
         for (int64_t i = 0; i < h; i++)
-            mean += x[i];
+            mean += cpu_get(x, i, type);
         mean /= (float)h;
     }
     CPU_SIMD_SUM(square)
     for (int64_t i = 0; i < h; i++)
-        square += (x[i] - mean) * (x[i] - mean);
+        square += (cpu_get(x, i, type) - mean) * (cpu_get(x, i, type) - mean);
     stat[0] = mean;
     stat[1] = 1.0f / sqrtf(square / (float)h + norm->eps);
 }
@@ -42,38 +43,40 @@ void CPU(norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_no
     const int64_t rows = clv_rows(x), h = clv_last(x);
     CPU_PARALLEL(rows * h)
     for (int64_t r = 0; r < rows; r++) {
-        statistics(cpu_row(stat, r), cpu_row(x, r), norm, h);
-        normalize(cpu_row(y, r), cpu_row(x, r), norm, cpu_row(stat, r), h);
+        CPU_TYPED(x.dtype, statistics, cpu_row(stat, r), cpu_row_at(x, r), norm, h);
+        CPU_TYPED(x.dtype, normalize, cpu_row_at(y, r), cpu_row_at(x, r), norm, cpu_row(stat, r), h);
     }
 }
 
 typedef struct norm_row {
-    const float *dy, *x;
+    void *dx; /* may be dy */
+    const void *dy, *x;
     float mean, r;
 } norm_row;
 
-/* dx (+)= gradient; sums[0 .. h-1] += dy xhat, sums[h .. 2h-1] += dy if there is a shift. dx may be dy. */
-static void row_backward(float *dx, norm_row row, const clv_norm *norm, float *sums, bool add)
+/* dx (+)= gradient; sums[0 .. h-1] += dy xhat, sums[h .. 2h-1] += dy if there is a shift. */
+CPU_BODY void row_backward(const norm_row *row, const clv_norm *norm, float *sums, bool add, clv_dtype type)
 {
     const int64_t h = clv_numel(norm->g);
-    const float *g = norm->g.data, *dy = row.dy, *x = row.x;
-    const float mean = row.mean, r = row.r, old = add ? 1.0f : 0.0f;
+    void *dx = row->dx;
+    const void *g = norm->g.data, *dy = row->dy, *x = row->x;
+    const float mean = row->mean, r = row->r, old = add ? 1.0f : 0.0f;
     float *dg = sums, *db = sums + h;
     float e1 = 0.0f, e2 = 0.0f;
     CPU_SIMD_SUM(e1, e2)
     for (int64_t i = 0; i < h; i++) {
-        const float e = dy[i] * g[i];
+        const float e = cpu_get(dy, i, type) * cpu_get(g, i, type);
         e1 += e;
-        e2 += e * ((x[i] - mean) * r);
+        e2 += e * ((cpu_get(x, i, type) - mean) * r);
     }
     e1 = norm->kind == CLV_LAYERNORM ? e1 / (float)h : 0.0f;
     e2 /= (float)h;
     CPU_SIMD
     for (int64_t i = 0; i < h; i++) {
-        const float xhat = (x[i] - mean) * r, d = dy[i];
+        const float xhat = (cpu_get(x, i, type) - mean) * r, d = cpu_get(dy, i, type);
         dg[i] += d * xhat;
         db[i] += d;
-        dx[i] = old * dx[i] + r * (d * g[i] - e1 - xhat * e2);
+        cpu_put(dx, i, old * cpu_get(dx, i, type) + r * (d * cpu_get(g, i, type) - e1 - xhat * e2), type);
     }
 }
 
@@ -102,8 +105,8 @@ void CPU(norm_backward)(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x,
     for (int64_t p = 0; p < parts; p++)
         for (int64_t r = cpu_part(rows, p, parts); r < cpu_part(rows, p + 1, parts); r++) {
             const float *at = cpu_row(stat, r);
-            const norm_row row = {cpu_row(dy, r), cpu_row(x, r), at[0], at[1]};
-            row_backward(cpu_row(dx, r), row, norm, sums + p * 2 * h, true);
+            const norm_row row = {cpu_row_at(dx, r), cpu_row_at(dy, r), cpu_row_at(x, r), at[0], at[1]};
+            CPU_TYPED(x.dtype, row_backward, &row, norm, sums + p * 2 * h, true);
         }
     sums_add(norm, sums, parts);
     clv_arena_release(cx->temp, mark);
@@ -119,10 +122,10 @@ void CPU(headnorm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, clv_head
     CPU_PARALLEL(rows * at.count * at.dim)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t head = 0; head < at.count; head++) {
-            const int64_t off = at.off + head * at.dim;
+            const int64_t from = r * clv_last(x) + at.off + head * at.dim;
             float both[2];
-            statistics(both, cpu_row(x, r) + off, &rms, at.dim);
-            normalize(cpu_row(y, r) + off, cpu_row(x, r) + off, &rms, both, at.dim);
+            CPU_TYPED(x.dtype, statistics, both, cpu_at(x, from), &rms, at.dim);
+            CPU_TYPED(x.dtype, normalize, cpu_at(y, from), cpu_at(x, from), &rms, both, at.dim);
             cpu_row(stat, r)[head] = both[1];
         }
 }
@@ -139,9 +142,10 @@ void CPU(headnorm_backward)(clv_ctx *cx, clv_tensor du, clv_tensor x, clv_tensor
     for (int64_t p = 0; p < parts; p++)
         for (int64_t r = cpu_part(rows, p, parts); r < cpu_part(rows, p + 1, parts); r++)
             for (int64_t head = 0; head < at.count; head++) {
-                float *d = cpu_row(du, r) + at.off + head * at.dim;
-                const norm_row row = {d, cpu_row(x, r) + at.off + head * at.dim, 0.0f, cpu_row(stat, r)[head]};
-                row_backward(d, row, &rms, sums + p * 2 * at.dim, false);
+                const int64_t from = r * clv_last(x) + at.off + head * at.dim;
+                const norm_row row = {cpu_at(du, from), cpu_at(du, from), cpu_at(x, from), 0.0f,
+                                      cpu_row(stat, r)[head]};
+                CPU_TYPED(x.dtype, row_backward, &row, &rms, sums + p * 2 * at.dim, false);
             }
     sums_add(&rms, sums, parts);
     clv_arena_release(cx->temp, mark);

@@ -56,7 +56,7 @@ void CPU(keep)(float *factor, int64_t n, const clv_dropout *drop, int64_t column
 enum { PIECE = 256 }; /* elements whose factors are made at once, on the stack */
 
 /* One row of y = x f, and of y = x + (z + bias) f; f = 1 without dropout. */
-static void drop_row(float *y, const float *x, int64_t h, const clv_dropout *drop, int64_t row)
+CPU_BODY void drop_row(void *y, const void *x, int64_t h, const clv_dropout *drop, int64_t row, clv_dtype type)
 {
     const int64_t columns = clv_numel(drop->sample);
     const uint64_t first = (uint64_t)((drop->first + row / columns) * h);
@@ -66,7 +66,7 @@ static void drop_row(float *y, const float *x, int64_t h, const clv_dropout *dro
         CPU(keep)(factor, n, drop, row % columns, first + (uint64_t)j);
         CPU_SIMD
         for (int64_t i = 0; i < n; i++)
-            y[j + i] = x[j + i] * factor[i];
+            cpu_put(y, j + i, cpu_get(x, j + i, type) * factor[i], type);
     }
 }
 
@@ -80,16 +80,25 @@ void CPU(dropout)(clv_tensor y, clv_tensor x, const clv_dropout *drop)
     const int64_t rows = clv_rows(x), h = clv_last(x);
     CPU_PARALLEL(rows * h)
     for (int64_t r = 0; r < rows; r++)
-        drop_row(cpu_row(y, r), cpu_row(x, r), h, drop, r);
+        CPU_TYPED(x.dtype, drop_row, cpu_row_at(y, r), cpu_row_at(x, r), h, drop, r);
 }
 
 /* y = x + (z + bias) factor; factor and bias may be missing. */
-static void join(float *y, const float *x, const float *z, const float *bias, const float *factor, int64_t n)
+typedef struct joint {
+    void *y;
+    const void *x, *z, *bias;
+    const float *factor;
+} joint;
+
+CPU_BODY void join(const joint *at, int64_t n, clv_dtype type)
 {
+    void *y = at->y;
+    const void *x = at->x, *z = at->z, *bias = at->bias;
+    const float *factor = at->factor;
     CPU_SIMD
     for (int64_t i = 0; i < n; i++) {
-        const float sum = z[i] + (bias != NULL ? bias[i] : 0.0f);
-        y[i] = x[i] + (factor != NULL ? sum * factor[i] : sum);
+        const float sum = cpu_get(z, i, type) + (bias != NULL ? cpu_get(bias, i, type) : 0.0f);
+        cpu_put(y, i, cpu_get(x, i, type) + (factor != NULL ? sum * factor[i] : sum), type);
     }
 }
 
@@ -97,18 +106,19 @@ void CPU(residual_forward)(clv_tensor y, clv_tensor x, clv_tensor z, clv_tensor 
 {
     const int64_t rows = clv_rows(x), h = clv_last(x);
     const int64_t columns = cpu_drops(drop) ? clv_numel(drop->sample) : 1;
-    const float *shift = bias.ndim > 0 ? bias.data : NULL;
     CPU_PARALLEL(rows * h)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < h; j += PIECE) {
             const int64_t n = CLV_MIN(PIECE, h - j);
-            const float *part = shift != NULL ? shift + j : NULL;
+            const int64_t at = r * h + j;
             float factor[PIECE], *kept = NULL;
             if (cpu_drops(drop)) {
                 kept = factor;
                 CPU(keep)(factor, n, drop, r % columns, (uint64_t)((drop->first + r / columns) * h + j));
             }
-            join(cpu_row(y, r) + j, cpu_row(x, r) + j, cpu_row(z, r) + j, part, kept, n);
+            const joint row = {cpu_at(y, at), cpu_at(x, at), cpu_at(z, at), bias.ndim > 0 ? cpu_at(bias, j) : NULL,
+                               kept};
+            CPU_TYPED(x.dtype, join, &row, n);
         }
 }
 

@@ -276,10 +276,10 @@ static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size
     const clv_tensor b = kind == CLV_NT ? filled(f, 2, 1, n, k) : filled(f, 2, 1, k, n);
     const clv_tensor c = filled(f, 3, 1, m, n), ref = like(f, c),
                      bias = biased ? filled(f, 4, 1, 1, n) : (clv_tensor){0};
-    clv_backend_ref()->gemm(kind, ref, a, b, bias, add);
+    clv_backend_ref()->gemm(&f->cx, &(clv_gemm){kind, ref, a, b, bias, add});
     for (size_t t = 0; t < f->count; t++) {
         const clv_tensor cpu = like(f, c), own = like(f, c);
-        f->tables[t]->gemm(kind, cpu, a, b, bias, add);
+        f->tables[t]->gemm(&f->cx, &(clv_gemm){kind, cpu, a, b, bias, add});
         assert_close(cpu, ref, 1e-6);
         if (biased)
             continue;

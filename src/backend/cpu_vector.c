@@ -22,158 +22,106 @@ void CPU(zero)(clv_tensor t)
     memset((char *)t.data + from, 0, (size_t)CLV_MIN(PIECE, bytes - from));
 }
 
-/* ---- conversion: to the nearest, ties to even ------------------------------------------------------------------- */
+/* ---- conversion -------------------------------------------------------------------------------------------------- */
 
-static inline float bf16_get(uint16_t half)
+CPU_BODY void convert_to(void *y, clv_dtype y_type, const void *x, int64_t n, clv_dtype x_type)
 {
-    return cpu_from_bits((uint32_t)half << 16);
+    CPU_SIMD
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(y, i, cpu_get(x, i, x_type), y_type);
 }
 
-static inline uint16_t bf16_put(float x)
+void CPU(convert)(void *y, clv_dtype y_type, const void *x, clv_dtype x_type, int64_t n)
 {
-    const uint32_t bits = cpu_to_bits(x);
-    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16 | 0x40u) : rounded);
-}
-
-/* The exponent moves from bias 15 to 127 by a product, which also makes subnormal numbers normal. */
-static inline float f16_get(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7FFF) << 13;
-    const float small = (float)(half & 0x3FF) * 0x1p-24f;
-    const uint32_t size = rest + ((half & 0x7C00) == 0x7C00 ? (255u - 31u) << 23 : (127u - 15u) << 23);
-    return cpu_from_bits(((half & 0x7C00) == 0 ? cpu_to_bits(small) : size) | sign);
-}
-
-/* Below 2^-14, adding 1/2 leaves multiples of 2^-24 in the low bits, rounded by the addition itself. */
-static inline uint16_t f16_put(float x)
-{
-    const uint32_t sign = cpu_to_bits(x) >> 16 & 0x8000u, size = cpu_to_bits(x) & 0x7FFFFFFFu;
-    const uint32_t small = cpu_to_bits(cpu_from_bits(size) + 0.5f) - 0x3F000000u;
-    const uint32_t normal = (size - ((127u - 15u) << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
-    const uint32_t big = size > 0x7F800000u ? 0x7E00u : 0x7C00u;
-    const uint32_t bits = size >= 0x477FF000u ? big : size < 0x38800000u ? small : normal;
-    return (uint16_t)(sign | bits);
-}
-
-typedef enum conversion { BF16_F32, F16_F32, F32_BF16, F32_F16, BF16_F16, F16_BF16 } conversion;
-
-#define CPU_CONVERT(y_type, x_type, expression)                                                                        \
-    do {                                                                                                               \
-        y_type *to = (y_type *)y + from;                                                                               \
-        const x_type *at = (const x_type *)x + from;                                                                   \
-        CPU_SIMD                                                                                                       \
-        for (int64_t i = 0; i < n; i++)                                                                                \
-            to[i] = expression(at[i]);                                                                                 \
-    } while (0)
-
-#define BF16_AS_F16(half) f16_put(bf16_get(half))
-#define F16_AS_BF16(half) bf16_put(f16_get(half))
-
-static void convert(void *y, const void *x, int64_t from, int64_t n, conversion kind)
-{
-    switch (kind) {
-    case BF16_F32:
-        CPU_CONVERT(float, uint16_t, bf16_get);
-        break;
-    case F16_F32:
-        CPU_CONVERT(float, uint16_t, f16_get);
-        break;
-    case F32_BF16:
-        CPU_CONVERT(uint16_t, float, bf16_put);
-        break;
-    case F32_F16:
-        CPU_CONVERT(uint16_t, float, f16_put);
-        break;
-    case BF16_F16:
-        CPU_CONVERT(uint16_t, uint16_t, BF16_AS_F16);
-        break;
-    case F16_BF16:
-        CPU_CONVERT(uint16_t, uint16_t, F16_AS_BF16);
-        break;
-    }
+    if (y_type == x_type)
+        memmove(y, x, (size_t)n * clv_dtype_size(y_type));
+    else if (y_type == CLV_F32)
+        CPU_TYPED(x_type, convert_to, y, CLV_F32, x, n);
+    else if (y_type == CLV_BF16)
+        CPU_TYPED(x_type, convert_to, y, CLV_BF16, x, n);
+    else
+        CPU_TYPED(x_type, convert_to, y, CLV_F16, x, n);
 }
 
 void CPU(copy)(clv_tensor y, clv_tensor x)
 {
-    const int64_t n = clv_numel(y);
-    if (y.dtype == x.dtype) {
-        const int64_t bytes = (int64_t)clv_bytes(y);
-        CPU_PIECES(bytes)
-        memmove((char *)y.data + from, (const char *)x.data + from, (size_t)CLV_MIN(PIECE, bytes - from));
-        return;
-    }
-    const bool brain = x.dtype == CLV_BF16 || y.dtype == CLV_BF16;
-    conversion kind = x.dtype == CLV_BF16 ? BF16_F16 : F16_BF16;
-    if (y.dtype == CLV_F32)
-        kind = brain ? BF16_F32 : F16_F32;
-    else if (x.dtype == CLV_F32)
-        kind = brain ? F32_BF16 : F32_F16;
+    const int64_t n = clv_numel(y), y_size = (int64_t)clv_dtype_size(y.dtype),
+                  x_size = (int64_t)clv_dtype_size(x.dtype);
     CPU_PIECES(n)
-    convert(y.data, x.data, from, CLV_MIN(PIECE, n - from), kind);
+    CPU(convert)
+    ((char *)y.data + from * y_size, y.dtype, (const char *)x.data + from * x_size, x.dtype, CLV_MIN(PIECE, n - from));
 }
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
+CPU_BODY void add_piece(void *y, const void *x, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(y, i, cpu_get(y, i, type) + cpu_get(x, i, type), type);
+}
+
 void CPU(add)(clv_tensor y, clv_tensor x)
 {
     const int64_t n = clv_numel(y);
-    float *to = y.data;
-    const float *at = x.data;
-    CPU_DO_(omp parallel for simd schedule(static) if (n > CPU_SERIAL))
+    CPU_PIECES(n)
+    CPU_TYPED(y.dtype, add_piece, cpu_at(y, from), cpu_at(x, from), CLV_MIN(PIECE, n - from));
+}
+
+CPU_BODY void scale_piece(void *y, float a, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
     for (int64_t i = 0; i < n; i++)
-        to[i] += at[i];
+        cpu_put(y, i, cpu_get(y, i, type) * a, type);
 }
 
 void CPU(scale)(clv_tensor y, float a)
 {
     const int64_t n = clv_numel(y);
-    float *to = y.data;
-    CPU_DO_(omp parallel for simd schedule(static) if (n > CPU_SERIAL))
-    for (int64_t i = 0; i < n; i++)
-        to[i] *= a;
+    CPU_PIECES(n)
+    CPU_TYPED(y.dtype, scale_piece, cpu_at(y, from), a, CLV_MIN(PIECE, n - from));
 }
 
 /* sum of w_i x_i */
-static double product_sum(const float *w, const float *x, int64_t n)
+CPU_BODY void product_sum(double *sum, const void *w, const void *x, int64_t n, clv_dtype type)
 {
     double part[SUMS], total = 0.0;
     CPU_PARALLEL(n)
     for (int64_t p = 0; p < SUMS; p++) {
-        double sum = 0.0;
+        double mine = 0.0;
         const int64_t to = cpu_part(n, p + 1, SUMS);
-        CPU_SIMD_SUM(sum)
+        CPU_SIMD_SUM(mine)
         for (int64_t i = cpu_part(n, p, SUMS); i < to; i++)
-            sum += (double)w[i] * (double)x[i];
-        part[p] = sum;
+            mine += (double)cpu_get(w, i, type) * (double)cpu_get(x, i, type);
+        part[p] = mine;
     }
     for (int64_t p = 0; p < SUMS; p++)
         total += part[p];
-    return total;
+    *sum += total;
 }
 
 void CPU(sum_squares)(clv_tensor sum, clv_tensor x)
 {
-    *(double *)sum.data += product_sum(x.data, x.data, clv_numel(x));
+    CPU_TYPED(x.dtype, product_sum, sum.data, x.data, x.data, clv_numel(x));
 }
 
 void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x)
 {
-    *(double *)sum.data += product_sum(w.data, x.data, clv_numel(x));
+    product_sum(sum.data, w.data, x.data, clv_numel(x), CLV_F32);
 }
 
 /* Columns [from, from + width): of each block of rows a sum of its own, so that long columns lose little. */
-static void strip_sums(float *total, clv_tensor x, int64_t from, int64_t width)
+CPU_BODY void strip_sums(float *total, clv_tensor x, int64_t from, int64_t width, clv_dtype type)
 {
     enum { ROWS = 128 };
     const int64_t rows = clv_rows(x);
     for (int64_t first = 0; first < rows; first += ROWS) {
         float part[STRIP] = {0};
         for (int64_t r = first; r < CLV_MIN(rows, first + ROWS); r++) {
-            const float *at = cpu_row(x, r) + from;
+            const void *at = cpu_at(x, r * clv_last(x) + from);
             CPU_SIMD
             for (int64_t j = 0; j < width; j++)
-                part[j] += at[j];
+                part[j] += cpu_get(at, j, type);
         }
         CPU_SIMD
         for (int64_t j = 0; j < width; j++)
@@ -189,7 +137,7 @@ void CPU(column_sums)(clv_tensor sum, clv_tensor x)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t to = CLV_MIN(n, cpu_part(lines, p + 1, parts) * CPU_LINE);
         for (int64_t from = cpu_part(lines, p, parts) * CPU_LINE; from < to; from += STRIP)
-            strip_sums(sum.data, x, from, CLV_MIN(STRIP, to - from));
+            CPU_TYPED(x.dtype, strip_sums, sum.data, x, from, CLV_MIN(STRIP, to - from));
     }
 }
 

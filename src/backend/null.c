@@ -5,16 +5,16 @@
  */
 #include "op/backend.h"
 
-static void gemm(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate)
-{
-    (void)kind, (void)c, (void)a, (void)b, (void)bias, (void)accumulate;
-}
-
 static void take(clv_ctx *cx, size_t bytes)
 {
     const size_t mark = clv_arena_mark(cx->temp);
     clv_arena_push(cx->temp, bytes);
     clv_arena_release(cx->temp, mark);
+}
+
+static void gemm(clv_ctx *cx, const clv_gemm *g)
+{
+    take(cx, clv_scratch_gemm(g));
 }
 
 static void norm_forward(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm)

@@ -1,4 +1,4 @@
-/* ref.c - the reference backend: its table, whole-tensor operations, AdamW (Loshchilov and Hutter 2019).
+/* ref.c - the reference backend: storage types, whole-tensor operations, AdamW (Loshchilov and Hutter 2019).
  *
  * The oracle of all other backends: slow, and not to be made fast.
  */
@@ -62,13 +62,13 @@ static void float_set(clv_tensor t, int64_t i, float x)
 
 /* ---- whole tensors ----------------------------------------------------------------------------------------------- */
 
-static void zero(clv_tensor t)
+void clv_ref_zero(clv_tensor t)
 {
     if (clv_bytes(t) > 0)
         memset(t.data, 0, clv_bytes(t));
 }
 
-static void copy(clv_tensor y, clv_tensor x)
+void clv_ref_copy(clv_tensor y, clv_tensor x)
 {
     if (y.dtype == x.dtype && clv_bytes(y) > 0)
         memmove(y.data, x.data, clv_bytes(y));
@@ -77,19 +77,19 @@ static void copy(clv_tensor y, clv_tensor x)
             float_set(y, i, float_at(x, i));
 }
 
-static void add(clv_tensor y, clv_tensor x)
+void clv_ref_add(clv_tensor y, clv_tensor x)
 {
     for (int64_t i = 0; i < clv_numel(y); i++)
         clv_ref_f32(y)[i] += clv_ref_f32(x)[i];
 }
 
-static void scale(clv_tensor y, float a)
+void clv_ref_scale(clv_tensor y, float a)
 {
     for (int64_t i = 0; i < clv_numel(y); i++)
         clv_ref_f32(y)[i] *= a;
 }
 
-static void sum_squares(clv_tensor sum, clv_tensor x)
+void clv_ref_sum_squares(clv_tensor sum, clv_tensor x)
 {
     double total = 0.0;
     for (int64_t i = 0; i < clv_numel(x); i++)
@@ -97,7 +97,7 @@ static void sum_squares(clv_tensor sum, clv_tensor x)
     *(double *)sum.data += total;
 }
 
-static void dot(clv_tensor sum, clv_tensor w, clv_tensor x)
+void clv_ref_dot(clv_tensor sum, clv_tensor w, clv_tensor x)
 {
     double total = 0.0;
     for (int64_t i = 0; i < clv_numel(x); i++)
@@ -105,19 +105,19 @@ static void dot(clv_tensor sum, clv_tensor w, clv_tensor x)
     *(double *)sum.data += total;
 }
 
-static void to_host(void *out, clv_tensor t)
+void clv_ref_to_host(void *out, clv_tensor t)
 {
     if (clv_bytes(t) > 0)
         memcpy(out, t.data, clv_bytes(t));
 }
 
-static void from_host(clv_tensor t, const void *in)
+void clv_ref_from_host(clv_tensor t, const void *in)
 {
     if (clv_bytes(t) > 0)
         memcpy(t.data, in, clv_bytes(t));
 }
 
-static void adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
+void clv_ref_adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
 {
     const double b1 = (double)a->beta1, b2 = (double)a->beta2;
     const double correct1 = 1.0 - pow(b1, (double)a->step), correct2 = 1.0 - pow(b2, (double)a->step);
@@ -133,43 +133,4 @@ static void adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
         if (to->half.ndim > 0)
             float_set(to->half, i, W[i]);
     }
-}
-
-const clv_backend *clv_backend_ref(void)
-{
-    static const clv_backend table = {
-        .name = "ref",
-        .gemm = clv_ref_gemm,
-        .column_sums = clv_ref_column_sums,
-        .norm_forward = clv_ref_norm_forward,
-        .norm_backward = clv_ref_norm_backward,
-        .headnorm_forward = clv_ref_headnorm_forward,
-        .headnorm_backward = clv_ref_headnorm_backward,
-        .rope = clv_ref_rope,
-        .dropout = clv_ref_dropout,
-        .attention_forward = clv_ref_attention_forward,
-        .attention_backward = clv_ref_attention_backward,
-        .attention_range = clv_ref_attention_range,
-        .act_forward = clv_ref_act_forward,
-        .act_backward = clv_ref_act_backward,
-        .embed_forward = clv_ref_embed_forward,
-        .embed_backward = clv_ref_embed_backward,
-        .embed_add = clv_ref_embed_add,
-        .residual_forward = clv_ref_residual_forward,
-        .residual_backward = clv_ref_residual_backward,
-        .ce_max = clv_ref_ce_max,
-        .ce_sums = clv_ref_ce_sums,
-        .ce_loss = clv_ref_ce_loss,
-        .ce_backward = clv_ref_ce_backward,
-        .zero = zero,
-        .copy = copy,
-        .add = add,
-        .scale = scale,
-        .sum_squares = sum_squares,
-        .dot = dot,
-        .to_host = to_host,
-        .from_host = from_host,
-        .adamw = adamw,
-    };
-    return &table;
 }

@@ -7,6 +7,7 @@
 
 #include "op/backend.h"
 
+/* ref_table.c widens what is stored in 16 bits beforehand. */
 static inline float *clv_ref_f32(clv_tensor t)
 {
     CLV_CHECK(t.ndim == 0 || t.dtype == CLV_F32, "the reference backend computes in f32, not %s",
@@ -17,8 +18,19 @@ static inline float *clv_ref_f32(clv_tensor t)
 /* What dropout multiplies an element by: 0, or 1/(1-p). */
 double clv_ref_keep(const clv_dropout *drop, int64_t column, int64_t element);
 
+/* ref.c */
+void clv_ref_zero(clv_tensor t);
+void clv_ref_copy(clv_tensor y, clv_tensor x); /* of any float types */
+void clv_ref_add(clv_tensor y, clv_tensor x);
+void clv_ref_scale(clv_tensor y, float a);
+void clv_ref_sum_squares(clv_tensor sum, clv_tensor x);
+void clv_ref_dot(clv_tensor sum, clv_tensor w, clv_tensor x);
+void clv_ref_to_host(void *out, clv_tensor t);
+void clv_ref_from_host(clv_tensor t, const void *in);
+void clv_ref_adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a);
+
 /* ref_linear.c */
-void clv_ref_gemm(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate);
+void clv_ref_gemm(const clv_gemm *g);
 void clv_ref_column_sums(clv_tensor sum, clv_tensor x);
 
 /* ref_norm.c */
@@ -45,7 +57,6 @@ void clv_ref_embed_forward(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t f
 void clv_ref_embed_backward(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t first);
 void clv_ref_embed_add(clv_tensor y, clv_tensor ids, clv_tensor w);
 void clv_ref_residual_forward(clv_tensor y, clv_tensor x, clv_tensor z, clv_tensor bias, const clv_dropout *drop);
-void clv_ref_residual_backward(clv_tensor dz, clv_tensor dbias, clv_tensor dy, const clv_dropout *drop);
 
 /* ref_loss.c */
 void clv_ref_ce_max(clv_tensor max, clv_tensor logits, const clv_ce *ce);

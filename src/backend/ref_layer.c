@@ -161,10 +161,3 @@ void clv_ref_residual_forward(clv_tensor y, clv_tensor x, clv_tensor z, clv_tens
         Y[e] = (float)((double)X[e] + branch * keep_at(drop, x, e));
     }
 }
-
-void clv_ref_residual_backward(clv_tensor dz, clv_tensor dbias, clv_tensor dy, const clv_dropout *drop)
-{
-    clv_ref_dropout(dz, dy, drop);
-    if (dbias.ndim > 0)
-        clv_ref_column_sums(dbias, dz);
-}

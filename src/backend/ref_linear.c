@@ -1,8 +1,10 @@
 /* ref_linear.c - matrix products by their definition, C_ij = sum over k of A_ik B_kj. */
 #include "ref_internal.h"
 
-void clv_ref_gemm(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate)
+void clv_ref_gemm(const clv_gemm *g)
 {
+    const clv_gemm_kind kind = g->kind;
+    const clv_tensor a = g->a, b = g->b, c = g->c, bias = g->bias;
     const int64_t m = clv_rows(c), n = clv_last(c);
     const int64_t inner = kind == CLV_TN ? clv_rows(a) : clv_last(a);
     const int64_t a_row = kind == CLV_TN ? 1 : inner, a_step = kind == CLV_TN ? m : 1;
@@ -11,7 +13,7 @@ void clv_ref_gemm(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, 
     float *C = clv_ref_f32(c);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            double sum = accumulate ? (double)C[i * n + j] : 0.0;
+            double sum = g->accumulate ? (double)C[i * n + j] : 0.0;
             for (int64_t k = 0; k < inner; k++)
                 sum += (double)A[i * a_row + k * a_step] * (double)B[k * b_step + j * b_column];
             C[i * n + j] = (float)(bias.ndim > 0 ? sum + (double)add[j] : sum);

@@ -4,6 +4,9 @@
  * null  computes nothing: the same code then only counts memory and traffic (backend/null.c)
  * cpu   vectorized, threaded                                                (backend/cpu*.c)
  *
+ * Activations and weights may be stored in bf16 or f16: then kernels still calculate in f32 and round once, to the
+ * nearest even, where they store. Statistics, losses, partial sums and gradients of weights are f32.
+ *
  * Shapes were checked in op.c; kernels check nothing. Equations stand in op.h at the operation of the same name.
  */
 #ifndef CLV_BACKEND_H
@@ -17,10 +20,17 @@ typedef enum clv_gemm_kind {
     CLV_TN  /* C[m,n] = A[k,m]^T B[k,n]   gradient of weights */
 } clv_gemm_kind;
 
+/* C = op(A) op(B) (+ C if accumulate) (+ bias over rows, if bias.ndim). A, B, C are used as rows x last dim, each of
+ * any float type. */
+typedef struct clv_gemm {
+    clv_gemm_kind kind;
+    clv_tensor c, a, b, bias;
+    bool accumulate;
+} clv_gemm;
+
 typedef struct clv_backend {
     const char *name;
-    /* C = op(A) op(B) (+ C if accumulate) (+ bias over rows, if bias.ndim). A, B, C are used as rows x last dim. */
-    void (*gemm)(clv_gemm_kind kind, clv_tensor c, clv_tensor a, clv_tensor b, clv_tensor bias, bool accumulate);
+    void (*gemm)(clv_ctx *cx, const clv_gemm *g);
     void (*column_sums)(clv_tensor sum, clv_tensor x); /* sum += 1^T x */
     void (*norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm);
     void (*norm_backward)(clv_ctx *cx, clv_tensor dx, clv_tensor dy, clv_tensor x, clv_tensor stat,
@@ -70,6 +80,7 @@ double clv_backend_peak(void);
 
 /* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts
  * them. */
+size_t clv_scratch_gemm(const clv_gemm *g);
 size_t clv_scratch_norm(int64_t columns);
 size_t clv_scratch_attention(clv_tensor q, const clv_attn *a);
 size_t clv_scratch_attention_backward(clv_tensor qkv, const clv_attn *a);

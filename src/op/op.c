@@ -22,7 +22,12 @@ static bool whole_rows(clv_tensor t)
 
 static bool alike(clv_tensor a, clv_tensor b)
 {
-    return clv_same_shape(a, b) && a.place == b.place;
+    return clv_same_shape(a, b) && a.place == b.place && a.dtype == b.dtype;
+}
+
+static bool is_float(clv_tensor t)
+{
+    return t.dtype == CLV_F32 || t.dtype == CLV_BF16 || t.dtype == CLV_F16;
 }
 
 static bool is_vector(clv_tensor t, int64_t n)
@@ -55,9 +60,10 @@ void clv_linear_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, const clv_linea
     REQUIRE(y.place != CLV_P || y.dtype == CLV_F32, y, x);
     REQUIRE(l->w.ndim == 2 && clv_last(x) == l->w.dim[1] && x.dtype == l->w.dtype, x, l->w);
     REQUIRE(clv_last(y) == l->w.dim[0], y, l->w);
-    REQUIRE(clv_rows(y) == clv_rows(x), y, x);
+    REQUIRE(clv_rows(y) == clv_rows(x) && is_float(y) && is_float(x), y, x);
     REQUIRE(absent_or_vector(l->b, l->w.dim[0]), l->b, l->w);
-    cx->be->gemm(CLV_NT, y, x, l->w, column ? l->b : (clv_tensor){0}, false);
+    const clv_tensor bias = column ? l->b : (clv_tensor){0};
+    cx->be->gemm(cx, &(clv_gemm){.kind = CLV_NT, .c = y, .a = x, .b = l->w, .bias = bias});
 }
 
 void clv_linear_dgrad(clv_ctx *cx, clv_tensor dx, clv_tensor dy, const clv_linear *l)
@@ -68,8 +74,8 @@ void clv_linear_dgrad(clv_ctx *cx, clv_tensor dx, clv_tensor dy, const clv_linea
     REQUIRE(dx.place != CLV_P || dx.dtype == CLV_F32, dx, dy);
     REQUIRE(l->w.ndim == 2 && clv_last(dy) == l->w.dim[0], dy, l->w);
     REQUIRE(clv_last(dx) == l->w.dim[1], dx, l->w);
-    REQUIRE(clv_rows(dx) == clv_rows(dy), dx, dy);
-    cx->be->gemm(CLV_NN, dx, dy, l->w, (clv_tensor){0}, false);
+    REQUIRE(clv_rows(dx) == clv_rows(dy) && is_float(dx) && is_float(dy), dx, dy);
+    cx->be->gemm(cx, &(clv_gemm){.kind = CLV_NN, .c = dx, .a = dy, .b = l->w});
 }
 
 /* The rows are cut into panels while something is in flight: MPI moves data only inside its own calls. */
@@ -85,7 +91,8 @@ static void weight_product(clv_ctx *cx, clv_tensor dw, clv_tensor dy, clv_tensor
         const int64_t n = CLV_MIN(height, rows - first);
         if (first > 0)
             cx->idle(cx->mesh);
-        cx->be->gemm(CLV_TN, dw, clv_slice(dy, first, n), clv_slice(x, first, n), (clv_tensor){0}, true);
+        const clv_tensor a = clv_slice(dy, first, n), b = clv_slice(x, first, n);
+        cx->be->gemm(cx, &(clv_gemm){.kind = CLV_TN, .c = dw, .a = a, .b = b, .accumulate = true});
     }
 }
 
@@ -109,7 +116,7 @@ void clv_norm_forward(clv_ctx *cx, clv_tensor y, clv_tensor stat, clv_tensor x, 
 {
     REQUIRE(whole_rows(x) && alike(y, x), y, x);
     REQUIRE(has_type(stat, CLV_F32, 2 * clv_rows(x)), stat, x);
-    REQUIRE(is_vector(norm->g, clv_last(x)), norm->g, x);
+    REQUIRE(is_vector(norm->g, clv_last(x)) && norm->g.dtype == x.dtype, norm->g, x);
     REQUIRE(norm->kind == CLV_RMSNORM ? norm->b.ndim == 0 : is_vector(norm->b, clv_last(x)), norm->b, x);
     cx->be->norm_forward(y, stat, x, norm);
 }
@@ -128,7 +135,7 @@ void clv_headnorm_forward(clv_ctx *cx, clv_tensor y, clv_tensor stat, clv_tensor
 {
     REQUIRE(x.place == CLV_SL && alike(y, x), y, x);
     REQUIRE(fits(at, x) && has_type(stat, CLV_F32, clv_rows(x) * at.count), stat, x);
-    REQUIRE(norm->kind == CLV_RMSNORM && is_vector(norm->g, at.dim), norm->g, x);
+    REQUIRE(norm->kind == CLV_RMSNORM && is_vector(norm->g, at.dim) && norm->g.dtype == x.dtype, norm->g, x);
     cx->be->headnorm_forward(y, stat, x, at, norm);
 }
 
@@ -181,6 +188,7 @@ static void check_attention(clv_tensor o, clv_tensor lse, clv_tensor q, clv_tens
     const int64_t sq = q.dim[0], batch = q.dim[1], sk = kv.dim[0];
     REQUIRE(q.ndim == 3 && kv.ndim == 3 && o.ndim == 3 && batch == kv.dim[1], q, kv);
     REQUIRE(q.place == CLV_SL && kv.place == CLV_SL && o.place == CLV_SL, q, kv);
+    REQUIRE(q.dtype == kv.dtype && o.dtype == q.dtype && is_float(q), q, kv);
     REQUIRE(fits(a->q, q) && fits(a->k, kv) && fits(a->v, kv), q, kv);
     CLV_CHECK(a->q.dim == a->k.dim && a->k.dim == a->v.dim && a->k.count == a->v.count && a->q.count % a->k.count == 0,
               "attention heads: q %lld x %lld, k %lld x %lld, v %lld x %lld", (long long)a->q.count,
@@ -226,14 +234,14 @@ static int64_t branches(clv_act act)
 
 void clv_act_forward(clv_ctx *cx, clv_tensor v, clv_tensor u, clv_act act)
 {
-    REQUIRE(u.place == CLV_SL && v.place == CLV_SL, v, u);
+    REQUIRE(u.place == CLV_SL && v.place == CLV_SL && v.dtype == u.dtype, v, u);
     REQUIRE(clv_rows(u) == clv_rows(v) && clv_last(u) == branches(act) * clv_last(v), v, u);
     cx->be->act_forward(v, u, act);
 }
 
 void clv_act_backward(clv_ctx *cx, clv_tensor du, clv_tensor dv, clv_tensor u, clv_act act)
 {
-    REQUIRE(u.place == CLV_SL && dv.place == CLV_SL && alike(du, u), du, u);
+    REQUIRE(u.place == CLV_SL && dv.place == CLV_SL && dv.dtype == u.dtype && alike(du, u), du, u);
     REQUIRE(clv_rows(u) == clv_rows(dv) && clv_last(u) == branches(act) * clv_last(dv), dv, u);
     cx->be->act_backward(du, dv, u, act);
 }
@@ -256,7 +264,7 @@ void clv_embed_backward(clv_ctx *cx, clv_tensor dw, clv_tensor dy, clv_tensor id
 
 void clv_embed_add(clv_ctx *cx, clv_tensor y, clv_tensor ids, clv_tensor w)
 {
-    REQUIRE(whole_rows(y), y, w);
+    REQUIRE(whole_rows(y) && y.dtype == w.dtype, y, w);
     REQUIRE(w.ndim == 2 && clv_last(y) == w.dim[1], y, w);
     REQUIRE(has_type(ids, CLV_I32, clv_rows(y)), ids, y);
     cx->be->embed_add(y, ids, w);
@@ -267,7 +275,7 @@ void clv_residual_forward(clv_ctx *cx, clv_tensor y, clv_tensor x, clv_tensor z,
 {
     REQUIRE(x.ndim == 3 && whole_rows(x) && alike(y, x), y, x);
     REQUIRE(alike(z, x), z, x);
-    REQUIRE(absent_or_vector(bias, clv_last(x)), bias, x);
+    REQUIRE(absent_or_vector(bias, clv_last(x)) && (bias.ndim == 0 || bias.dtype == x.dtype), bias, x);
     REQUIRE(drop_fits(drop, x.dim[1]), drop->sample, x);
     cx->be->residual_forward(y, x, z, bias, drop);
 }
@@ -344,7 +352,7 @@ void clv_copy(clv_ctx *cx, clv_tensor y, clv_tensor x)
 
 void clv_add(clv_ctx *cx, clv_tensor y, clv_tensor x)
 {
-    REQUIRE(clv_numel(y) == clv_numel(x) && y.place == x.place, y, x);
+    REQUIRE(clv_numel(y) == clv_numel(x) && y.place == x.place && y.dtype == x.dtype, y, x);
     cx->be->add(y, x);
 }
 

@@ -13,8 +13,9 @@ enum { OP_SLOTS = 4, OP_SIZE = 5 };
 typedef struct op_run {
     clv_ctx cx;
     clv_arena values, temp;
-    uint64_t seed; /* of the next random tensor */
-    double flops;  /* of forward and backward together; 0 where memory sets the time */
+    clv_dtype type; /* of values; gradients of weights, and what a case says, are f32 */
+    uint64_t seed;  /* of the next random tensor */
+    double flops;   /* of forward and backward together; 0 where memory sets the time */
     clv_tensor in[OP_SLOTS], din[OP_SLOTS], out[OP_SLOTS], dout[OP_SLOTS];
     clv_tensor aux[OP_SLOTS]; /* further results: compared between backends, not differentiated */
     int ins, outs, auxs;
@@ -43,13 +44,23 @@ typedef struct op_case {
 /* ---- making values: nothing is written where there is no memory (planning) ----------------------------------------
  */
 
+static clv_tensor op_noise(op_run *r, clv_dtype type, clv_place place, int ndim, const int64_t *dims)
+{
+    clv_tensor t = clv_placed(clv_tensor_typed(&r->values, type, ndim, dims), place);
+    r->seed++;
+    for (int64_t i = 0; t.data != NULL && i < clv_numel(t); i++) {
+        float x = (float)clv_normal_at(r->seed, (uint64_t)i);
+        const clv_tensor one = {.data = &x, .dim = {1}, .ndim = 1, .dtype = CLV_F32};
+        clv_tensor to = {.data = (char *)t.data + (size_t)i * clv_dtype_size(type), .dim = {1}, .ndim = 1};
+        to.dtype = type;
+        clv_backend_ref()->copy(to, one);
+    }
+    return t;
+}
+
 static clv_tensor op_random(op_run *r, clv_place place, int ndim, const int64_t *dims)
 {
-    clv_tensor t = clv_placed(clv_tensor_typed(&r->values, CLV_F32, ndim, dims), place);
-    r->seed++;
-    for (int64_t i = 0; t.data != NULL && i < clv_numel(t); i++)
-        ((float *)t.data)[i] = (float)clv_normal_at(r->seed, (uint64_t)i);
-    return t;
+    return op_noise(r, place == CLV_P ? CLV_F32 : r->type, place, ndim, dims);
 }
 
 #define OP_RANDOM(r, place, ...)                                                                                       \
@@ -69,14 +80,16 @@ static clv_tensor op_integers(op_run *r, int64_t n, int64_t low, int64_t high)
 static void op_in(op_run *r, clv_tensor t, clv_place gradient, bool adds)
 {
     r->in[r->ins] = t;
-    r->din[r->ins] = op_random(r, gradient, t.ndim, t.dim);
+    const bool weight = adds && gradient == CLV_R;
+    r->din[r->ins] = op_noise(r, weight || gradient == CLV_P ? CLV_F32 : r->type, gradient, t.ndim, t.dim);
     r->adds |= adds ? 1u << r->ins : 0;
     r->ins++;
 }
 
 static void op_out(op_run *r, clv_place place, clv_place gradient, int ndim, const int64_t *dims)
 {
-    r->out[r->outs] = clv_placed(clv_tensor_typed(&r->values, CLV_F32, ndim, dims), place);
+    const clv_dtype type = place == CLV_P ? CLV_F32 : r->type;
+    r->out[r->outs] = clv_placed(clv_tensor_typed(&r->values, type, ndim, dims), place);
     r->dout[r->outs] = op_random(r, gradient, ndim, dims);
     r->outs++;
 }
@@ -92,11 +105,11 @@ static clv_dropout op_dropout(op_run *r, float p, int64_t batch)
 /* ---- running a case
  * ---------------------------------------------------------------------------------------------------- */
 
-/* The arenas of r are set; the same seed gives the same values on every backend. */
+/* The arenas and the type of r are set; the same seed gives the same values on every backend. */
 static void op_start(op_run *r, const op_case *c, const clv_backend *be, const int64_t *size)
 {
     const clv_arena values = r->values, temp = r->temp;
-    *r = (op_run){.values = values, .temp = temp, .seed = 100};
+    *r = (op_run){.values = values, .temp = temp, .type = r->type, .seed = 100};
     r->values.used = r->values.peak = r->temp.used = r->temp.peak = 0;
     r->values.dtype = r->temp.dtype = CLV_F32;
     r->cx = (clv_ctx){.be = be, .temp = &r->temp};

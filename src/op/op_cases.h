@@ -207,7 +207,7 @@ static void op_act_make(op_run *r, const op_case *c, const int64_t *size)
 {
     r->act = (clv_act)c->kind;
     op_in(r, OP_RANDOM(r, CLV_SL, size[0], size[1], size[2] * (r->act == CLV_SWIGLU ? 2 : 1)), CLV_SL, false);
-    float *x = r->in[0].data;
+    float *x = r->type == CLV_F32 ? r->in[0].data : NULL;
     for (int64_t i = 0; r->act == CLV_RELU && x != NULL && i < clv_numel(r->in[0]); i++)
         x[i] += x[i] < 0 ? -0.2f : 0.2f; /* away from the kink, where differences mean nothing */
     op_out(r, CLV_SL, CLV_SL, 3, size);
@@ -314,6 +314,7 @@ static void op_embed_add_backward(op_run *r)
 static void op_ce_make(op_run *r, const op_case *c, const int64_t *size)
 {
     const int64_t rows = size[0] * size[1];
+    r->type = CLV_F32; /* logits and losses are never halves */
     op_in(r, op_random(r, CLV_SL, 3, size), CLV_SL, false);
     op_out(r, CLV_R, CLV_R, 1, &rows);
     r->aux[0] = clv_new_as(&r->values, CLV_F32, rows);    /* nll */
@@ -343,6 +344,7 @@ static void op_ce_backward(op_run *r)
 static void op_whole_make(op_run *r, const op_case *c, const int64_t *size)
 {
     (void)c;
+    r->type = CLV_F32;
     for (int i = 0; i < OP_SLOTS; i++)
         op_in(r, op_random(r, CLV_R, 1, size), CLV_R, false);
     for (int i = 0; i < 3; i++)
@@ -368,6 +370,26 @@ static void op_arithmetic_forward(op_run *r)
     clv_sum_squares(&r->cx, r->aux[0], r->in[0]);
     clv_zero(&r->cx, r->aux[1]);
     clv_dot(&r->cx, r->aux[1], r->in[0], r->in[1]);
+}
+
+static void op_sums_make(op_run *r, const op_case *c, const int64_t *size)
+{
+    (void)c;
+    for (int i = 0; i < 2; i++)
+        op_in(r, op_random(r, CLV_R, 1, size), CLV_R, false);
+    op_out(r, CLV_R, CLV_R, 1, size);
+    op_out(r, CLV_R, CLV_R, 1, size);
+    r->aux[r->auxs++] = clv_new_as(&r->values, CLV_F64, 1);
+}
+
+static void op_sums_forward(op_run *r)
+{
+    clv_copy(&r->cx, r->out[0], r->in[0]);
+    clv_add(&r->cx, r->out[0], r->in[1]);
+    clv_copy(&r->cx, r->out[1], r->in[1]);
+    clv_scale(&r->cx, r->out[1], 0.3f);
+    clv_zero(&r->cx, r->aux[0]);
+    clv_sum_squares(&r->cx, r->aux[0], r->in[0]);
 }
 
 static void op_adamw_forward(op_run *r)
@@ -428,6 +450,7 @@ static const op_case OP_CASES[] = {
     {"cross entropy", OP(ce), OP_CE, 2e-6, 0, 0},
     {"cross entropy smoothed", OP(ce), OP_CE, 2e-6, 0, 0.1f},
     {"copy, add, scale, sums", op_whole_make, op_arithmetic_forward, NULL, OP_WHOLE, 3e-7, 0, 0},
+    {"add, scale, squares in place", op_sums_make, op_sums_forward, NULL, OP_WHOLE, 3e-7, 0, 0},
     {"adamw", op_whole_make, op_adamw_forward, NULL, OP_WHOLE, 1e-6, 0, 0},
 };
 

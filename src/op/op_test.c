@@ -1,4 +1,5 @@
-/* Every case of the table: gradients against central differences, cpu against ref, and a plan that touches nothing. */
+/* Every case of the table: gradients against central differences, cpu against ref in every storage type, and a plan
+ * that touches nothing. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,17 +104,70 @@ static void test_gradient(void **state)
 
 /* ---- cpu equals ref ---------------------------------------------------------------------------------------------- */
 
-static void check_equal(const op_case *c, const char *what, int k, clv_tensor cpu, clv_tensor ref)
+/* Largest distance of two neighbours of a type, as a share of them. */
+static double step_of(clv_dtype type)
 {
-    const double bound = c->tolerance * largest(ref);
+    return type == CLV_BF16 ? 0x1p-7 : type == CLV_F16 ? 0x1p-10 : 0.0;
+}
+
+/* Halves as floats; other types as they are. */
+static clv_tensor widened(clv_tensor t)
+{
+    clv_tensor wide = t;
+    if (step_of(t.dtype) == 0.0)
+        return t;
+    wide.dtype = CLV_F32;
+    wide.data = clv_alloc((size_t)clv_numel(t), sizeof(float));
+    clv_backend_ref()->copy(wide, t);
+    return wide;
+}
+
+/* What rounds to a half may do so to either side; `steps` tells how often it is rounded. */
+static void check_equal(const op_case *c, const char *what, int k, clv_tensor cpu_half, clv_tensor ref_half, int steps)
+{
+    const clv_tensor cpu = widened(cpu_half), ref = widened(ref_half);
+    const double noise = c->tolerance * largest(ref), step = steps * step_of(ref_half.dtype);
     for (int64_t i = 0; i < clv_numel(ref); i++) {
-        const double x = at(cpu, i), y = at(ref, i);
+        const double x = at(cpu, i), y = at(ref, i), bound = noise + step * fabs(y);
         if (!(x == y || fabs(x - y) <= bound)) {
             char text[96];
             fail_msg("%s: %s %d %s at %lld is %.9g, ref has %.9g, bound %.3g", c->name, what, k,
-                     clv_describe(ref, text), (long long)i, x, y, bound);
+                     clv_describe(ref_half, text), (long long)i, x, y, bound);
         }
     }
+    if (cpu.data != cpu_half.data) {
+        free(cpu.data);
+        free(ref.data);
+    }
+}
+
+/* a's results become b's, so that both backwards start from the same values. */
+static void same_results(op_run *a, const op_run *b)
+{
+    for (int k = 0; k < a->outs; k++)
+        clv_from_host(&a->cx, a->out[k], b->out[k].data);
+    for (int k = 0; k < a->auxs; k++)
+        clv_from_host(&a->cx, a->aux[k], b->aux[k].data);
+}
+
+static void compare(const op_case *c, op_run *a, op_run *b)
+{
+    const int steps = a->norm.g.ndim > 0 && a->norm.kind == CLV_RMSNORM ? 2 : 1;
+    c->forward(a);
+    c->forward(b);
+    for (int k = 0; k < a->outs; k++)
+        check_equal(c, "output", k, a->out[k], b->out[k], steps);
+    for (int k = 0; k < a->auxs; k++)
+        check_equal(c, "further result", k, a->aux[k], b->aux[k], 1);
+    assert_int_equal(a->temp.used, 0);
+    if (c->backward == NULL)
+        return;
+    same_results(a, b);
+    c->backward(a);
+    c->backward(b);
+    for (int k = 0; k < a->ins; k++)
+        check_equal(c, "gradient", k, a->din[k], b->din[k], 1);
+    assert_int_equal(a->temp.used, 0);
 }
 
 static void test_cpu(void **state)
@@ -121,19 +175,13 @@ static void test_cpu(void **state)
     const op_case *c = *state;
     const clv_backend *cpu = clv_backend_find("cpu");
     op_run a = with_memory(), b = with_memory();
-    for (const int64_t *size = c->sizes[0]; size[0] > 0; size += OP_SIZE) {
-        op_start(&a, c, cpu, size);
-        op_run_all(&a, c);
-        op_start(&b, c, clv_backend_ref(), size);
-        op_run_all(&b, c);
-        for (int k = 0; k < a.outs; k++)
-            check_equal(c, "output", k, a.out[k], b.out[k]);
-        for (int k = 0; k < a.auxs; k++)
-            check_equal(c, "further result", k, a.aux[k], b.aux[k]);
-        for (int k = 0; k < a.ins && c->backward != NULL; k++)
-            check_equal(c, "gradient", k, a.din[k], b.din[k]);
-        assert_int_equal(a.temp.used, 0);
-    }
+    for (clv_dtype type = CLV_F32; type <= CLV_F16; type++)
+        for (const int64_t *size = c->sizes[0]; size[0] > 0; size += OP_SIZE) {
+            a.type = b.type = type;
+            op_start(&a, c, cpu, size);
+            op_start(&b, c, clv_backend_ref(), size);
+            compare(c, &a, &b);
+        }
     without_memory(&a);
     without_memory(&b);
 }
@@ -147,15 +195,17 @@ static void test_plan(void **state)
     const op_case *c = *state;
     const clv_backend *cpu = clv_backend_find("cpu");
     op_run real = with_memory(), plan = {.values = clv_arena_counting("values"), .temp = clv_arena_counting("temp")};
-    for (const int64_t *size = c->sizes[0]; size[0] > 0; size += OP_SIZE) {
-        op_start(&plan, c, clv_backend_null(), size);
-        op_run_all(&plan, c);
-        op_start(&real, c, cpu, size);
-        op_run_all(&real, c);
-        assert_int_equal(plan.values.peak, real.values.peak);
-        assert_in_range(plan.temp.peak, real.temp.peak, real.temp.peak + CLV_ARENA_ALIGN); /* two pieces, rounded */
-        assert_int_equal(plan.temp.used, 0);
-    }
+    for (clv_dtype type = CLV_F32; type <= CLV_F16; type++)
+        for (const int64_t *size = c->sizes[0]; size[0] > 0; size += OP_SIZE) {
+            plan.type = real.type = type;
+            op_start(&plan, c, clv_backend_null(), size);
+            op_run_all(&plan, c);
+            op_start(&real, c, cpu, size);
+            op_run_all(&real, c);
+            assert_int_equal(plan.values.peak, real.values.peak);
+            assert_in_range(plan.temp.peak, real.temp.peak, real.temp.peak + CLV_ARENA_ALIGN); /* two pieces, rounded */
+            assert_int_equal(plan.temp.used, 0);
+        }
     without_memory(&real);
 }
 
