@@ -1,4 +1,4 @@
-/* ref.c - the reference backend: storage types, whole-tensor operations, AdamW (Loshchilov and Hutter 2019).
+/* ref.c - the reference backend: whole-tensor operations, AdamW (Loshchilov and Hutter 2019).
  *
  * The oracle of all other backends: slow, and not to be made fast.
  */
@@ -6,59 +6,6 @@
 
 #include <math.h>
 #include <string.h>
-
-/* ---- conversion between the storage types ------------------------------------------------------------------------ */
-
-/* bf16 is the upper half of an f32; ties go to even, and a NaN stays one. */
-static uint16_t bf16_from(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (isnan(x))
-        return (uint16_t)((bits >> 16) | 0x40);
-    return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-/* f16: 1 sign, 5 exponent (bias 15), 10 fraction bits; below 2^-14 steps of 2^-24. lrint rounds ties to even. */
-static uint16_t f16_from(float x)
-{
-    const uint16_t sign = signbit(x) ? 0x8000 : 0;
-    const double size = fabs((double)x);
-    if (isnan(x))
-        return sign | 0x7E00;
-    if (size >= 65520.0) /* half a step above the largest, 65504 */
-        return sign | 0x7C00;
-    int exponent = size > 0.0 ? ilogb(size) : -14;
-    exponent = CLV_MAX(exponent, -14);
-    const long steps = lrint(ldexp(size, 10 - exponent)); /* a carry into the exponent is right as it is */
-    return (uint16_t)(sign + ((exponent + 14) << 10) + steps);
-}
-
-static float float_at(clv_tensor t, int64_t i)
-{
-    if (t.dtype == CLV_F32)
-        return ((const float *)t.data)[i];
-    const uint16_t half = ((const uint16_t *)t.data)[i];
-    if (t.dtype == CLV_BF16) {
-        const uint32_t bits = (uint32_t)half << 16;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        return x;
-    }
-    const int exponent = half >> 10 & 31, fraction = half & 1023;
-    double size = ldexp(exponent > 0 ? 1024 + fraction : fraction, CLV_MAX(exponent, 1) - 25);
-    if (exponent == 31)
-        size = fraction > 0 ? (double)NAN : (double)INFINITY;
-    return (float)(half & 0x8000 ? -size : size);
-}
-
-static void float_set(clv_tensor t, int64_t i, float x)
-{
-    if (t.dtype == CLV_F32)
-        ((float *)t.data)[i] = x;
-    else
-        ((uint16_t *)t.data)[i] = t.dtype == CLV_BF16 ? bf16_from(x) : f16_from(x);
-}
 
 /* ---- whole tensors ----------------------------------------------------------------------------------------------- */
 
@@ -70,11 +17,14 @@ void clv_ref_zero(clv_tensor t)
 
 void clv_ref_copy(clv_tensor y, clv_tensor x)
 {
-    if (y.dtype == x.dtype && clv_bytes(y) > 0)
-        memmove(y.data, x.data, clv_bytes(y));
-    else
-        for (int64_t i = 0; i < clv_numel(y); i++)
-            float_set(y, i, float_at(x, i));
+    const size_t n = (size_t)clv_numel(y), x_size = clv_dtype_size(x.dtype), y_size = clv_dtype_size(y.dtype);
+    if (y.dtype == x.dtype && n > 0)
+        memmove(y.data, x.data, n * x_size);
+    for (size_t i = 0; y.dtype != x.dtype && i < n; i++) {
+        float value;
+        clv_widen(&value, (const char *)x.data + i * x_size, x.dtype, 1);
+        clv_narrow((char *)y.data + i * y_size, y.dtype, &value, 1);
+    }
 }
 
 void clv_ref_add(clv_tensor y, clv_tensor x)
@@ -131,6 +81,6 @@ void clv_ref_adamw(const clv_moving *to, clv_tensor g, const clv_adamw *a)
         M[i] = (float)m1;
         V[i] = (float)v1;
         if (to->half.ndim > 0)
-            float_set(to->half, i, W[i]);
+            clv_narrow((char *)to->half.data + (size_t)i * clv_dtype_size(to->half.dtype), to->half.dtype, &W[i], 1);
     }
 }

@@ -9,19 +9,6 @@ void clv_forward_release(const clv_ctx *cx, size_t mark)
         clv_arena_release(cx->temp, mark);
 }
 
-size_t clv_dtype_size(clv_dtype dtype)
-{
-    static const size_t sizes[CLV_DTYPES] = {4, 2, 2, 4, 1, 8, 8};
-    CLV_CHECK(dtype >= 0 && dtype < CLV_DTYPES, "no such type: %d", (int)dtype);
-    return sizes[dtype];
-}
-
-const char *clv_dtype_name(clv_dtype dtype)
-{
-    static const char *const names[CLV_DTYPES] = {"f32", "bf16", "f16", "i32", "u8", "f64", "i64"};
-    return names[dtype];
-}
-
 const char *clv_place_name(clv_place place)
 {
     static const char *const names[] = {"R", "S0", "SL", "P"};

@@ -34,12 +34,15 @@ typedef struct clv_ctx {
     void (*idle)(const struct clv_mesh *mesh); /* between panels of a long product; NULL: nothing is in flight */
 } clv_ctx;
 
-/* The end of a forward's scratch. Where save and temp are one arena (recomputation, evaluation) what was saved lies among
- * it, so nothing is released: the caller's mark does that. */
+/* The end of a forward's scratch. Where save and temp are one arena (recomputation, evaluation) what was saved lies
+ * among it, so nothing is released: the caller's mark does that. */
 void clv_forward_release(const clv_ctx *cx, size_t mark);
 
 size_t clv_dtype_size(clv_dtype dtype);
 const char *clv_dtype_name(clv_dtype dtype);
+/* dtype.c: n values in host memory, stored as f32, bf16 or f16, from and to floats. */
+void clv_widen(float *out, const void *in, clv_dtype dtype, size_t n);
+void clv_narrow(void *out, clv_dtype dtype, const float *in, size_t n);
 const char *clv_place_name(clv_place place);
 
 /* A tensor in an arena. Type: the arena's, but partial sums (P) are always fp32. */
