@@ -82,32 +82,38 @@ void CPU(scale)(clv_tensor y, float a)
     CPU_TYPED(y.dtype, scale_piece, cpu_at(y, from), a, CLV_MIN(PIECE, n - from));
 }
 
-/* sum of w_i x_i */
-CPU_BODY void product_sum(double *sum, const void *w, const void *x, int64_t n, clv_dtype type)
+CPU_BODY void piece_sum(double *sum, const void *w, const void *x, int64_t n, clv_dtype type)
 {
+    double total = 0.0;
+    CPU_SIMD_SUM(total)
+    for (int64_t i = 0; i < n; i++)
+        total += (double)cpu_get(w, i, type) * (double)cpu_get(x, i, type);
+    *sum = total;
+}
+
+/* sum of w_i x_i, both of one type */
+static double product_sum(clv_tensor w, clv_tensor x)
+{
+    const int64_t n = clv_numel(x);
     double part[SUMS], total = 0.0;
     CPU_PARALLEL(n)
     for (int64_t p = 0; p < SUMS; p++) {
-        double mine = 0.0;
-        const int64_t to = cpu_part(n, p + 1, SUMS);
-        CPU_SIMD_SUM(mine)
-        for (int64_t i = cpu_part(n, p, SUMS); i < to; i++)
-            mine += (double)cpu_get(w, i, type) * (double)cpu_get(x, i, type);
-        part[p] = mine;
+        const int64_t from = cpu_part(n, p, SUMS);
+        CPU_TYPED(x.dtype, piece_sum, &part[p], cpu_at(w, from), cpu_at(x, from), cpu_part(n, p + 1, SUMS) - from);
     }
     for (int64_t p = 0; p < SUMS; p++)
         total += part[p];
-    *sum += total;
+    return total;
 }
 
 void CPU(sum_squares)(clv_tensor sum, clv_tensor x)
 {
-    CPU_TYPED(x.dtype, product_sum, sum.data, x.data, x.data, clv_numel(x));
+    *(double *)sum.data += product_sum(x, x);
 }
 
 void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x)
 {
-    product_sum(sum.data, w.data, x.data, clv_numel(x), CLV_F32);
+    *(double *)sum.data += product_sum(w, x);
 }
 
 /* Columns [from, from + width): of each block of rows a sum of its own, so that long columns lose little. */
