@@ -20,14 +20,6 @@ void CPU(embed_forward)(clv_tensor y, clv_tensor ids, clv_tensor w, int64_t firs
     }
 }
 
-/* sum += x */
-CPU_BODY void add_to_f32(float *sum, const void *x, int64_t n, clv_dtype type)
-{
-    CPU_SIMD
-    for (int64_t j = 0; j < n; j++)
-        sum[j] += cpu_get(x, j, type);
-}
-
 /* Tokens repeat, so threads divide the columns: every row of dW is summed in the order of the tokens. */
 void CPU(embed_backward)(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t first)
 {
@@ -40,7 +32,7 @@ void CPU(embed_backward)(clv_tensor dw, clv_tensor dy, clv_tensor ids, int64_t f
         for (int64_t i = 0; i < rows; i++) {
             float *sum = table_row(dw, ids, i, first);
             if (sum != NULL)
-                CPU_TYPED(dy.dtype, add_to_f32, sum + from, cpu_at(dy, i * h + from), to - from);
+                CPU_TYPED(dy.dtype, cpu_add_to, sum + from, cpu_at(dy, i * h + from), to - from);
         }
     }
 }

@@ -175,6 +175,14 @@ CPU_BODY float cpu_rounded(float x, clv_dtype type)
     return type == CLV_BF16 ? cpu_from_bf16(cpu_to_bf16(x)) : cpu_from_f16(cpu_to_f16(x));
 }
 
+/* sum += x */
+CPU_BODY void cpu_add_to(float *sum, const void *x, int64_t n, clv_dtype type)
+{
+    CPU_SIMD
+    for (int64_t j = 0; j < n; j++)
+        sum[j] += cpu_get(x, j, type);
+}
+
 /* cpu_vector.c: n values of one type become another's. */
 void CPU(convert)(void *y, clv_dtype y_type, const void *x, clv_dtype x_type, int64_t n);
 

@@ -117,18 +117,14 @@ void CPU(dot)(clv_tensor sum, clv_tensor w, clv_tensor x)
 }
 
 /* Columns [from, from + width): of each block of rows a sum of its own, so that long columns lose little. */
-CPU_BODY void strip_sums(float *total, clv_tensor x, int64_t from, int64_t width, clv_dtype type)
+static void strip_sums(float *total, clv_tensor x, int64_t from, int64_t width)
 {
     enum { ROWS = 128 };
     const int64_t rows = clv_rows(x);
     for (int64_t first = 0; first < rows; first += ROWS) {
         float part[STRIP] = {0};
-        for (int64_t r = first; r < CLV_MIN(rows, first + ROWS); r++) {
-            const void *at = cpu_at(x, r * clv_last(x) + from);
-            CPU_SIMD
-            for (int64_t j = 0; j < width; j++)
-                part[j] += cpu_get(at, j, type);
-        }
+        for (int64_t r = first; r < CLV_MIN(rows, first + ROWS); r++)
+            CPU_TYPED(x.dtype, cpu_add_to, part, cpu_at(x, r * clv_last(x) + from), width);
         CPU_SIMD
         for (int64_t j = 0; j < width; j++)
             total[from + j] += part[j];
@@ -143,7 +139,7 @@ void CPU(column_sums)(clv_tensor sum, clv_tensor x)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t to = CLV_MIN(n, cpu_part(lines, p + 1, parts) * CPU_LINE);
         for (int64_t from = cpu_part(lines, p, parts) * CPU_LINE; from < to; from += STRIP)
-            CPU_TYPED(x.dtype, strip_sums, sum.data, x, from, CLV_MIN(STRIP, to - from));
+            strip_sums(sum.data, x, from, CLV_MIN(STRIP, to - from));
     }
 }
 
@@ -189,7 +185,7 @@ static void adamw_piece(const clv_moving *to, const float *G, int64_t from, int6
         W[i] = t.shrink * W[i] - t.rate * M[i] / (sqrtf(V[i]) * t.spread + t.eps);
     }
     if (to->half.ndim > 0)
-        convert(to->half.data, to->w.data, from, n, to->half.dtype == CLV_BF16 ? F32_BF16 : F32_F16);
+        CPU(convert)(cpu_at(to->half, from), to->half.dtype, W, CLV_F32, n);
 }
 
 void CPU(adamw)(const clv_moving *to, clv_tensor g, const clv_adamw *a)
