@@ -87,6 +87,7 @@ expect 0 'iteration [0-9]' "$cleave" inspect killed
 # ---- a job that is killed at any moment of a save leaves a checkpoint that loads ----
 for moment in 0.00 0.013 0.031 0.052 0.077 0.11; do
     resume=$([ -e moments ] && echo --load moments)
+    [ "$moment" \> 0.04 ] && resume+=' --async-save'
     "${two[@]}" $resume --train-iters 1000000 --save moments --save-interval 1 --keep-last 2 >long.out 2>&1 &
     job=$!
     before=$(cat moments/latest 2>/dev/null)
@@ -96,6 +97,15 @@ for moment in 0.00 0.013 0.031 0.052 0.077 0.11; do
     wait $job 2>/dev/null
     expect 0 "iteration [0-9]" "$cleave" inspect moments
 done
+# ---- a save in the background ends in the same bytes as one in the way of the run ----
+save=(--train-iters 12 --save-interval 3 --keep-last 1 --keep-every 6)
+expect 0 'iteration *12 .*saved in front' "${two[@]}" "${save[@]}" --save front
+expect 0 'iteration *12 .*saved in behind .*background' "${two[@]}" "${save[@]}" --save behind --async-save
+[ "$(ls behind | xargs)" = 'iter_0000006 iter_0000012 latest' ] || complain "keep-last, keep-every: $(ls behind)"
+for file in model.safetensors training/optimizer.safetensors; do
+    cmp front/iter_0000012/$file behind/iter_0000012/$file || complain "a save in the background differs: $file"
+done
+
 expect 0 'resumed moments' "$cleave" train --config run.yaml --load moments --save moments --train-iters 1
 [ -z "$(find moments -maxdepth 1 -name 'iter_*.tmp')" ] || complain "leftovers stay: $(ls moments)"
 

@@ -7,139 +7,46 @@
  * Order of a save: everything into iter_0000100.tmp, every file and folder synced; all ranks agree; the folder gets its
  * name; ROOT synced; `latest` replaced; ROOT synced; then older ones are removed. Whatever ends in .tmp was never
  * complete, or is no more: the next save removes it.
+ *
+ * In the background the order is the same: what the ranks own is gathered into memory, a thread writes and syncs it
+ * while the run goes on, and when all threads are done the ranks agree and publish.
  */
 #include "train/checkpoint_internal.h"
 
-#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static const char temporary_end[] = ".tmp";
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-/* iter_ and digits; -1 for any other name. */
-static int64_t iteration_of(const char *name)
-{
-    int64_t value;
-    const bool is = strncmp(name, "iter_", 5) == 0 && strspn(name + 5, "0123456789") == strlen(name + 5);
-    return is && clv_parse_i64(name + 5, &value) ? value : -1;
-}
-
 /* What an interrupted save leaves: iter_N.tmp, and latest.tmp.PID. */
 static bool is_leftover(const char *name)
 {
-    return (strncmp(name, "iter_", 5) == 0 && ends_with(name, temporary_end)) || strncmp(name, "latest.tmp.", 11) == 0;
+    return (strncmp(name, "iter_", 5) == 0 && clv_ends_with(name, CLV_TEMPORARY)) ||
+           strncmp(name, "latest.tmp.", 11) == 0;
 }
 
-/* Names in a folder that `wanted` takes; freed by the caller, each and all. */
-static size_t list_names(const char *folder, bool (*wanted)(const char *name), char ***out)
-{
-    size_t count = 0;
-    DIR *dir = opendir(folder);
-    *out = NULL;
-    for (struct dirent *at = dir != NULL ? readdir(dir) : NULL; at != NULL; at = readdir(dir)) {
-        if (!wanted(at->d_name))
-            continue;
-        *out = clv_resize(*out, count + 1, sizeof **out);
-        (*out)[count++] = clv_strdup(at->d_name);
-    }
-    if (dir != NULL)
-        closedir(dir);
-    return count;
-}
-
-static void free_names(char **names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-}
-
-static bool is_checkpoint_name(const char *name)
-{
-    return iteration_of(name) >= 0;
-}
-
-/* ---- finding ---- */
-
-static clv_status find_latest(const char *root, const char *pointer, char *out)
-{
-    clv_text name;
-    CLV_TRY(clv_file_read(pointer, &name));
-    while (name.length > 0 && strchr(" \r\n", name.data[name.length - 1]) != NULL)
-        name.data[--name.length] = 0;
-    clv_status status = clv_ok();
-    if (iteration_of(name.data) < 0 || name.length > 64)
-        status = clv_fail(CLV_BAD_INPUT, "%s says \"%.64s\", which is no name of a checkpoint", pointer, name.data);
-    else
-        clv_path_join(out, CLV_PATH, root, name.data);
-    if (status.code == CLV_OK && !is_folder(out))
-        status = clv_fail(CLV_BAD_INPUT, "%s names %s, which is not there; give the path of another checkpoint",
-                          pointer, name.data);
-    clv_text_free(&name);
-    return status;
-}
-
-static clv_status find_nothing(const char *path)
-{
-    char **names;
-    const size_t count = list_names(path, is_checkpoint_name, &names);
-    const clv_status status =
-        count > 0 ? clv_fail(CLV_BAD_INPUT, "%s holds %s but no file 'latest'; give the path of the checkpoint itself",
-                             path, names[0])
-                  : clv_fail(CLV_BAD_INPUT, "%s holds no checkpoint: neither 'latest' nor config.json is there", path);
-    free_names(names, count);
-    return status;
-}
-
-clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable)
-{
-    char inside[CLV_PATH];
-    *resumable = false;
-    if (strlen(path) + 128 > CLV_PATH)
-        return clv_fail(CLV_BAD_INPUT, "path too long: %.200s", path);
-    if (!is_folder(path))
-        return clv_fail(CLV_BAD_INPUT, "%s is no folder; a checkpoint or a Hugging Face folder was expected", path);
-    if (ends_with(path, temporary_end))
-        return clv_fail(CLV_BAD_INPUT, "%s is an unfinished save; take a complete checkpoint", path);
-    clv_path_join(inside, sizeof inside, path, "latest");
-    if (clv_file_exists(inside))
-        CLV_TRY(find_latest(path, inside, out));
-    else
-        snprintf(out, CLV_PATH, "%s", path);
-    clv_path_join(inside, sizeof inside, out, "config.json");
-    if (!clv_file_exists(inside))
-        return find_nothing(out);
-    clv_path_join(inside, sizeof inside, out, "training/state.json");
-    *resumable = clv_file_exists(inside);
-    return clv_ok();
-}
-
-/* ---- saving ---- */
-
-typedef struct save {
-    const clv_checkpoint *c;
-    const clv_disk *disk;
+struct clv_saving {
+    clv_checkpoint c; /* with copies of what the run goes on to change */
+    clv_progress progress;
+    clv_optimizer optimizer;
+    clv_disk disk;
     clv_comm *world;
-    const char *root;
-    char name[32];
+    char root[CLV_PATH], name[32];
     char temporary[CLV_PATH], final[CLV_PATH];
+    int64_t keep_last;
     clv_config config;            /* with the model_type that config.json will state */
     clv_catalog weights, moments; /* moments.count 0: none */
-} save;
+    bool later;                   /* the thread writes the tensors, from memory */
+    clv_output weights_out, moments_out;
+    clv_text sums;     /* of the files that this rank wrote, as members of one object */
+    clv_status status; /* of this rank */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool done;
+};
+typedef struct clv_saving save;
 
 static bool is_writer(const save *s)
 {
@@ -150,25 +57,25 @@ static bool is_writer(const save *s)
 static clv_status remove_leftovers(const save *s)
 {
     char **names, path[CLV_PATH];
-    const size_t count = list_names(s->root, is_leftover, &names);
+    const size_t count = clv_names_list(s->root, is_leftover, &names);
     clv_status status = clv_ok();
     for (size_t i = 0; i < count && status.code == CLV_OK; i++) {
         clv_path_join(path, sizeof path, s->root, names[i]);
         clv_log(CLV_LOG_WARN, "removing %s, which an interrupted save left", path);
-        status = clv_disk_remove(s->disk, path);
+        status = clv_disk_remove(&s->disk, path);
     }
-    free_names(names, count);
+    clv_names_free(names, count);
     return status;
 }
 
 static clv_status prepare(const save *s)
 {
     char training[CLV_PATH];
-    CLV_TRY(clv_disk_make(s->disk, s->root));
+    CLV_TRY(clv_disk_make(&s->disk, s->root));
     CLV_TRY(remove_leftovers(s));
     CLV_TRY(clv_disk_room(s->root, s->weights.bytes + s->moments.bytes + (1 << 20)));
-    clv_path_join(training, sizeof training, s->temporary, s->c->progress != NULL ? "training" : "");
-    return clv_disk_make(s->disk, training);
+    clv_path_join(training, sizeof training, s->temporary, s->c.progress != NULL ? "training" : "");
+    return clv_disk_make(&s->disk, training);
 }
 
 static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
@@ -177,37 +84,36 @@ static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_confi
 /* Of a folder its tokenizer files; a file is a tokenizer.json whatever its name, or the vocab.json of a folder. */
 static clv_status copy_tokenizer(const save *s)
 {
-    const char *path = s->c->tokenizer, *end = strrchr(path, '/');
+    const char *path = s->c.tokenizer, *end = strrchr(path, '/');
     char folder[CLV_PATH], from[CLV_PATH], to[CLV_PATH];
     struct stat info;
     const bool is_file = stat(path, &info) == 0 && S_ISREG(info.st_mode);
     snprintf(folder, sizeof folder, "%s", path);
     if (is_file && strcmp(end == NULL ? path : end + 1, "vocab.json") != 0) {
         clv_path_join(to, sizeof to, s->temporary, "tokenizer.json");
-        return clv_disk_copy(s->disk, path, to);
+        return clv_disk_copy(&s->disk, path, to);
     }
     if (is_file)
         snprintf(folder, sizeof folder, "%.*s", end == NULL ? 1 : (int)(end - path), end == NULL ? "." : path);
     for (size_t i = 0; i < CLV_COUNT(tokenizer_files); i++) {
         clv_path_join(from, sizeof from, folder, tokenizer_files[i]);
         clv_path_join(to, sizeof to, s->temporary, tokenizer_files[i]);
-        CLV_TRY(clv_disk_copy(s->disk, from, to));
+        CLV_TRY(clv_disk_copy(&s->disk, from, to));
     }
     return clv_ok();
 }
 
 static clv_status write_small_files(const save *s)
 {
-    const clv_checkpoint *c = s->c;
-    CLV_TRY(clv_disk_permit(s->disk, "write", "config.json"));
+    const clv_checkpoint *c = &s->c;
+    CLV_TRY(clv_disk_permit(&s->disk, "write", "config.json"));
     CLV_TRY(clv_hf_config_write(&s->config, s->temporary, CLV_F32));
-    CLV_TRY(clv_catalog_write_index(&s->weights, s->temporary, s->disk));
+    CLV_TRY(clv_catalog_write_index(&s->weights, s->temporary, &s->disk));
     if (c->tokenizer != NULL)
         CLV_TRY(copy_tokenizer(s));
-    return c->progress != NULL ? clv_state_write(c, s->temporary, s->moments.files, s->disk) : clv_ok();
+    return c->progress != NULL ? clv_state_write(c, s->temporary, s->moments.files, &s->disk) : clv_ok();
 }
 
-/* Checksums of the files that this rank wrote, as members of one object. */
 static void sum_shards(const save *s, const clv_catalog *catalog, clv_text *out, clv_status *status)
 {
     for (int f = 0; f < catalog->files; f++) {
@@ -219,34 +125,32 @@ static void sum_shards(const save *s, const clv_catalog *catalog, clv_text *out,
     }
 }
 
-static clv_status write_sums(const save *s)
+static clv_status find_sums(save *s)
 {
     static const char *const others[] = {"config.json", "generation_config.json", "model.safetensors.index.json",
                                          "training/state.json"};
-    clv_text mine = {0};
     clv_status status = clv_ok();
-    sum_shards(s, &s->weights, &mine, &status);
-    sum_shards(s, &s->moments, &mine, &status);
+    sum_shards(s, &s->weights, &s->sums, &status);
+    sum_shards(s, &s->moments, &s->sums, &status);
     for (size_t i = 0; is_writer(s) && i < CLV_COUNT(others); i++)
-        clv_sums_add(&mine, &status, s->temporary, others[i]);
+        clv_sums_add(&s->sums, &status, s->temporary, others[i]);
     for (size_t i = 0; is_writer(s) && i < CLV_COUNT(tokenizer_files); i++)
-        clv_sums_add(&mine, &status, s->temporary, tokenizer_files[i]);
-    const clv_status wrote = clv_sums_write(s->world, &mine, s->temporary, s->disk);
-    clv_text_free(&mine);
-    return status.code != CLV_OK ? status : wrote;
+        clv_sums_add(&s->sums, &status, s->temporary, tokenizer_files[i]);
+    return status;
 }
 
-static clv_status write_tensors(const save *s)
+/* Tensors travel to the ranks that own their files: into the files, or into memory. Collective: world. */
+static void gather_tensors(save *s)
 {
     clv_gather g;
-    clv_gather_open(&g, s->c->cx, s->c->params, s->c->param_count);
-    clv_status status = clv_catalog_write(&s->weights, &g, s->temporary, s->disk);
+    clv_gather_open(&g, s->c.cx, s->c.params, s->c.param_count);
+    s->status = clv_catalog_write(&s->weights, &g, s->temporary, &s->disk, s->later ? &s->weights_out : NULL);
     if (s->moments.count > 0) {
-        const clv_status moments = clv_catalog_write(&s->moments, &g, s->temporary, s->disk);
-        status = status.code != CLV_OK ? status : moments;
+        const clv_status moments =
+            clv_catalog_write(&s->moments, &g, s->temporary, &s->disk, s->later ? &s->moments_out : NULL);
+        s->status = s->status.code != CLV_OK ? s->status : moments;
     }
     clv_gather_close(&g);
-    return status;
 }
 
 /* Rank 0: the complete folder gets its name, then `latest` names it. */
@@ -255,22 +159,22 @@ static clv_status publish(const save *s)
     char path[CLV_PATH], line[40];
     bool swapped;
     snprintf(line, sizeof line, "%s\n", s->name);
-    if (s->c->progress != NULL) {
+    if (s->c.progress != NULL) {
         clv_path_join(path, sizeof path, s->temporary, "training");
-        CLV_TRY(clv_disk_sync(s->disk, path));
+        CLV_TRY(clv_disk_sync(&s->disk, path));
     }
-    CLV_TRY(clv_disk_sync(s->disk, s->temporary));
-    CLV_TRY(clv_disk_swap(s->disk, s->temporary, s->final, &swapped));
-    CLV_TRY(clv_disk_sync(s->disk, s->root));
+    CLV_TRY(clv_disk_sync(&s->disk, s->temporary));
+    CLV_TRY(clv_disk_swap(&s->disk, s->temporary, s->final, &swapped));
+    CLV_TRY(clv_disk_sync(&s->disk, s->root));
     clv_path_join(path, sizeof path, s->root, "latest");
-    CLV_TRY(clv_disk_write(s->disk, path, line, strlen(line)));
-    CLV_TRY(clv_disk_sync(s->disk, s->root));
-    return swapped ? clv_disk_remove(s->disk, s->temporary) : clv_ok();
+    CLV_TRY(clv_disk_write(&s->disk, path, line, strlen(line)));
+    CLV_TRY(clv_disk_sync(&s->disk, s->root));
+    return swapped ? clv_disk_remove(&s->disk, s->temporary) : clv_ok();
 }
 
 static int newest_first(const void *a, const void *b)
 {
-    const int64_t x = iteration_of(*(char *const *)a), y = iteration_of(*(char *const *)b);
+    const int64_t x = clv_checkpoint_iteration(*(char *const *)a), y = clv_checkpoint_iteration(*(char *const *)b);
     return (x < y) - (x > y);
 }
 
@@ -279,75 +183,169 @@ static clv_status retire(const save *s, const char *name)
 {
     char from[CLV_PATH], to[CLV_PATH], temporary[64];
     bool swapped;
-    snprintf(temporary, sizeof temporary, "%.40s%s", name, temporary_end);
+    snprintf(temporary, sizeof temporary, "%.40s%s", name, CLV_TEMPORARY);
     clv_path_join(from, sizeof from, s->root, name);
     clv_path_join(to, sizeof to, s->root, temporary);
-    CLV_TRY(clv_disk_swap(s->disk, from, to, &swapped));
-    return clv_disk_remove(s->disk, to);
+    CLV_TRY(clv_disk_swap(&s->disk, from, to, &swapped));
+    return clv_disk_remove(&s->disk, to);
 }
 
-/* Of those older than the one just saved, the newest keep_last - 1 stay. The save itself is done: trouble is only told.
- */
-static void prune(const save *s, int64_t keep_last)
+/* Of those older than the one just saved, the newest keep_last - 1 stay, and multiples of keep_every. The save itself
+ * is done: trouble is only told. */
+static void prune(const save *s)
 {
     char **names;
-    const size_t count = list_names(s->root, is_checkpoint_name, &names);
-    const int64_t saved = iteration_of(s->name);
+    const size_t count = clv_names_list(s->root, clv_checkpoint_is_name, &names);
+    const int64_t saved = clv_checkpoint_iteration(s->name);
     int64_t kept = 1;
     if (count > 0)
         qsort(names, count, sizeof *names, newest_first);
     for (size_t i = 0; i < count; i++) {
-        if (iteration_of(names[i]) >= saved || kept++ < keep_last)
+        const int64_t at = clv_checkpoint_iteration(names[i]);
+        if (at >= saved || kept++ < s->keep_last || (s->c.keep_every > 0 && at % s->c.keep_every == 0))
             continue;
         const clv_status status = retire(s, names[i]);
         if (status.code != CLV_OK)
             clv_log(CLV_LOG_WARN, "an old checkpoint stays: %s", status.text);
     }
-    free_names(names, count);
+    clv_names_free(names, count);
 }
 
-static clv_status write_all(const save *s, int64_t keep_last)
+/* ---- the three parts of a save ----
+ *
+ * gather and finish communicate, and belong to the run's own thread; work does not, and may have one of its own. */
+
+static clv_status gather(save *s)
 {
-    clv_comm *world = s->world;
-    CLV_TRY(clv_comm_agree(world, is_writer(s) ? prepare(s) : clv_ok()));
-    clv_status mine = write_tensors(s);
-    if (mine.code == CLV_OK && is_writer(s))
-        mine = write_small_files(s);
-    CLV_TRY(clv_comm_agree(world, mine));
-    if (s->c->progress != NULL)
-        CLV_TRY(clv_comm_agree(world, write_sums(s)));
-    CLV_TRY(clv_comm_agree(world, is_writer(s) ? publish(s) : clv_ok()));
-    if (is_writer(s) && keep_last > 0)
-        prune(s, keep_last);
+    CLV_TRY(clv_comm_agree(s->world, is_writer(s) ? prepare(s) : clv_ok()));
+    gather_tensors(s);
     return clv_ok();
+}
+
+static void *work(void *saving)
+{
+    save *s = saving;
+    if (s->later && s->status.code == CLV_OK)
+        s->status = clv_output_write(&s->weights_out);
+    if (s->later && s->status.code == CLV_OK)
+        s->status = clv_output_write(&s->moments_out);
+    if (s->status.code == CLV_OK && is_writer(s))
+        s->status = write_small_files(s);
+    if (s->status.code == CLV_OK && s->c.progress != NULL)
+        s->status = find_sums(s);
+    atomic_store(&s->done, true);
+    return NULL;
+}
+
+static clv_status finish(save *s)
+{
+    CLV_TRY(clv_comm_agree(s->world, s->status));
+    if (s->c.progress != NULL)
+        CLV_TRY(clv_comm_agree(s->world, clv_sums_write(s->world, &s->sums, s->temporary, &s->disk)));
+    CLV_TRY(clv_comm_agree(s->world, is_writer(s) ? publish(s) : clv_ok()));
+    if (is_writer(s) && s->keep_last > 0)
+        prune(s);
+    return clv_ok();
+}
+
+static clv_status saving_open(save **out, const clv_checkpoint *c, const char *root, const clv_disk *disk)
+{
+    if (strlen(root) + 256 > CLV_PATH)
+        return clv_fail(CLV_BAD_INPUT, "path too long: %.200s", root);
+    save *s = *out = clv_alloc(1, sizeof *s);
+    s->c = *c;
+    s->disk = *disk;
+    s->world = clv_mesh_world(c->cx->mesh);
+    s->config = *c->config;
+    s->status = clv_ok();
+    snprintf(s->root, sizeof s->root, "%s", root);
+    snprintf(s->config.model_type, sizeof s->config.model_type, "%s", clv_hf_family_of(c->config));
+    snprintf(s->name, sizeof s->name, "iter_%07lld", (long long)(c->progress != NULL ? c->progress->iteration : 0));
+    clv_path_join(s->final, sizeof s->final, root, s->name);
+    snprintf(s->temporary, sizeof s->temporary, "%.*s%s", CLV_PATH - 8, s->final, CLV_TEMPORARY);
+    const int ranks = clv_comm_size(s->world);
+    s->weights = clv_catalog_weights(c, &s->config);
+    clv_catalog_spread(&s->weights, ranks, disk->shard);
+    if (c->optimizer != NULL && c->progress != NULL) {
+        s->moments = clv_catalog_moments(c);
+        if (clv_checkpoint_has_masters(c))
+            clv_catalog_masters(&s->moments, c, true);
+        clv_catalog_spread(&s->moments, ranks, disk->shard);
+        s->optimizer = *c->optimizer;
+        s->c.optimizer = &s->optimizer;
+    }
+    if (c->progress != NULL) {
+        s->progress = *c->progress;
+        s->c.progress = &s->progress;
+    }
+    return clv_ok();
+}
+
+static clv_status saving_close(save *s, clv_status status)
+{
+    const clv_status told = clv_within(status, "saving %s", s->final);
+    clv_output_free(&s->weights_out);
+    clv_output_free(&s->moments_out);
+    clv_catalog_free(&s->weights);
+    clv_catalog_free(&s->moments);
+    clv_text_free(&s->sums);
+    free(s);
+    return told;
 }
 
 clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int64_t keep_last, const clv_disk *disk)
 {
-    save s = {.c = c, .disk = disk, .world = clv_mesh_world(c->cx->mesh), .root = root, .config = *c->config};
-    if (strlen(root) + 256 > CLV_PATH)
-        return clv_fail(CLV_BAD_INPUT, "path too long: %.200s", root);
-    snprintf(s.config.model_type, sizeof s.config.model_type, "%s", clv_hf_family_of(c->config));
-    snprintf(s.name, sizeof s.name, "iter_%07lld", (long long)(c->progress != NULL ? c->progress->iteration : 0));
-    clv_path_join(s.final, sizeof s.final, root, s.name);
-    snprintf(s.temporary, sizeof s.temporary, "%.*s%s", CLV_PATH - 8, s.final, temporary_end);
-
-    const int ranks = clv_comm_size(s.world);
-    s.weights = clv_catalog_weights(c, &s.config);
-    clv_catalog_spread(&s.weights, ranks, disk->shard);
-    if (c->optimizer != NULL && c->progress != NULL) {
-        s.moments = clv_catalog_moments(c);
-        if (clv_checkpoint_has_masters(c))
-            clv_catalog_masters(&s.moments, c, true);
-        clv_catalog_spread(&s.moments, ranks, disk->shard);
+    save *s;
+    CLV_TRY(saving_open(&s, c, root, disk));
+    s->keep_last = keep_last;
+    clv_status status = gather(s);
+    if (status.code == CLV_OK) {
+        work(s);
+        status = finish(s);
     }
-    const clv_status status = write_all(&s, keep_last);
-    clv_catalog_free(&s.weights);
-    clv_catalog_free(&s.moments);
-    return clv_within(status, "saving %s", s.final);
+    return saving_close(s, status);
 }
 
 clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_t keep_last)
 {
     return clv_checkpoint_save_on(c, root, keep_last, &(clv_disk){.shard = CLV_SHARD});
+}
+
+/* ---- in the background ---- */
+
+clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
+                                   const clv_disk *disk)
+{
+    save *s;
+    *out = NULL;
+    CLV_TRY(saving_open(&s, c, root, disk));
+    s->keep_last = keep_last;
+    s->later = true;
+    const clv_status status = gather(s);
+    if (status.code != CLV_OK)
+        return saving_close(s, status);
+    s->has_thread = pthread_create(&s->thread, NULL, work, s) == 0;
+    if (!s->has_thread)
+        work(s);
+    *out = s;
+    return clv_ok();
+}
+
+clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last)
+{
+    return clv_checkpoint_begin_on(out, c, root, keep_last, &(clv_disk){.shard = CLV_SHARD});
+}
+
+bool clv_checkpoint_written(const clv_saving *saving)
+{
+    return atomic_load(&saving->done);
+}
+
+clv_status clv_checkpoint_end(clv_saving **saving)
+{
+    save *s = *saving;
+    *saving = NULL;
+    if (s->has_thread)
+        CLV_CHECK(pthread_join(s->thread, NULL) == 0, "the thread of %s is lost", s->final);
+    return saving_close(s, finish(s));
 }

@@ -111,9 +111,32 @@ clv_status clv_disk_room(const char *folder, int64_t bytes);          /* Errors:
 
 /* ---- checkpoint_write.c ---- */
 
-/* The tensors of a catalog into their files. Every rank takes part to the end, whatever fails; the status is this
+typedef struct clv_waiting { /* bytes of a tensor on their way */
+    size_t slot;
+    uint64_t at;
+    const void *data;
+    size_t bytes;
+} clv_waiting;
+
+typedef struct clv_output { /* the file that a rank owns; without tensors: none */
+    char path[CLV_PATH];
+    clv_st_tensor *tensors;
+    size_t count;
+    clv_st_writer *writer;
+    clv_status status;
+    const clv_disk *disk;
+    bool later; /* blocks wait in memory */
+    clv_waiting *block;
+    size_t blocks;
+} clv_output;
+
+/* The tensors of a catalog into their files; or, when `later` is given, into memory, the catalog to outlive it. Every
+ * rank takes part to the end, whatever fails; the status is this
  * rank's own. Collective: world. */
-clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk);
+clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk,
+                             clv_output *later);
+clv_status clv_output_write(clv_output *output); /* what waits; nothing communicates */
+void clv_output_free(clv_output *output);
 clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folder, const clv_disk *disk);
 
 /* ---- checkpoint_state.c: training/state.json ---- */
@@ -130,8 +153,20 @@ clv_status clv_sums_write(clv_comm *world, const clv_text *mine, const char *fol
 /* This rank's share of the blocks. Nothing to check is well. Files under training/optimizer only when asked for. */
 clv_status clv_sums_verify(clv_comm *world, const char *folder, bool optimizer);
 
+/* ---- checkpoint_find.c ---- */
+
+#define CLV_TEMPORARY ".tmp"
+bool clv_ends_with(const char *name, const char *end);
+int64_t clv_checkpoint_iteration(const char *name); /* iter_ and digits; -1 for any other name */
+bool clv_checkpoint_is_name(const char *name);
+/* Names in a folder that `wanted` takes. */
+size_t clv_names_list(const char *folder, bool (*wanted)(const char *name), char ***out);
+void clv_names_free(char **names, size_t count);
+
 /* ---- checkpoint.c ---- */
 
 clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int64_t keep_last, const clv_disk *disk);
+clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
+                                   const clv_disk *disk);
 
 #endif

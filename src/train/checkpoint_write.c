@@ -9,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct output { /* the file that this rank owns */
-    int file;           /* -1: none */
-    char path[CLV_PATH];
-    clv_st_writer *writer;
-    clv_status status;
-    const clv_disk *disk;
-} output;
-
 static size_t first_of(const clv_catalog *catalog, int file)
 {
     size_t i = 0;
@@ -25,40 +17,78 @@ static size_t first_of(const clv_catalog *catalog, int file)
     return i;
 }
 
-static void output_open(output *o, const clv_catalog *catalog, int file, const char *folder)
+static void output_create(clv_output *o)
 {
-    const size_t first = first_of(catalog, file), count = first_of(catalog, file + 1) - first;
-    clv_st_tensor *tensors = clv_alloc(count, sizeof *tensors);
-    for (size_t i = 0; i < count; i++) {
-        const clv_entry *e = &catalog->entry[first + i];
-        tensors[i] =
-            (clv_st_tensor){.name = e->name, .dtype = e->dtype, .ndim = e->ndim, .dim = {e->dim[0], e->dim[1]}};
-    }
-    o->file = file;
-    clv_catalog_path(catalog, file, folder, o->path);
     o->status = clv_disk_permit(o->disk, "create", o->path);
     if (o->status.code == CLV_OK)
-        o->status = clv_st_writer_create(&o->writer, o->path, tensors, count);
-    free(tensors);
+        o->status = clv_st_writer_create(&o->writer, o->path, o->tensors, o->count);
 }
 
-static void output_put(output *o, size_t slot, uint64_t at, const float *data, size_t bytes)
+static void output_open(clv_output *o, const clv_catalog *catalog, int file, const char *folder)
+{
+    const size_t first = first_of(catalog, file);
+    o->count = first_of(catalog, file + 1) - first;
+    o->tensors = clv_alloc(o->count, sizeof *o->tensors);
+    for (size_t i = 0; i < o->count; i++) {
+        const clv_entry *e = &catalog->entry[first + i];
+        o->tensors[i] =
+            (clv_st_tensor){.name = e->name, .dtype = e->dtype, .ndim = e->ndim, .dim = {e->dim[0], e->dim[1]}};
+    }
+    clv_catalog_path(catalog, file, folder, o->path);
+    if (!o->later)
+        output_create(o);
+}
+
+static void output_write(clv_output *o, const clv_waiting *block)
 {
     if (o->status.code == CLV_OK)
         o->status = clv_disk_permit(o->disk, "write", o->path);
     if (o->status.code == CLV_OK)
-        o->status = clv_st_writer_put(o->writer, slot, at, data, bytes);
+        o->status = clv_st_writer_put(o->writer, block->slot, block->at, block->data, block->bytes);
 }
 
-static void output_close(output *o)
+static void output_put(clv_output *o, size_t slot, uint64_t at, const void *data, size_t bytes)
+{
+    clv_waiting block = {.slot = slot, .at = at, .data = data, .bytes = bytes};
+    if (!o->later) {
+        output_write(o, &block);
+        return;
+    }
+    block.data = memcpy(clv_alloc(bytes, 1), data, bytes);
+    o->block = clv_resize(o->block, o->blocks + 1, sizeof *o->block);
+    o->block[o->blocks++] = block;
+}
+
+static void output_close(clv_output *o)
 {
     if (o->status.code == CLV_OK)
         o->status = clv_disk_permit(o->disk, "sync", o->path);
     if (o->writer == NULL)
         return;
     const clv_status finished = clv_st_writer_finish(o->writer);
+    o->writer = NULL;
     if (o->status.code == CLV_OK)
         o->status = finished;
+}
+
+clv_status clv_output_write(clv_output *o)
+{
+    if (o->tensors == NULL)
+        return clv_ok();
+    output_create(o);
+    for (size_t i = 0; i < o->blocks; i++)
+        output_write(o, &o->block[i]);
+    output_close(o);
+    return o->status;
+}
+
+void clv_output_free(clv_output *o)
+{
+    for (size_t i = 0; i < o->blocks; i++)
+        free((void *)(uintptr_t)o->block[i].data);
+    free(o->block);
+    free(o->tensors);
+    *o = (clv_output){0};
 }
 
 /* Rounded to the type of the file, which is the type that the values came from: exact. In place: the result is no
@@ -76,7 +106,7 @@ static void narrow(clv_ctx *cx, clv_dtype dtype, float *values, int64_t n)
     }
 }
 
-static void write_entry(output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e)
+static void write_entry(clv_output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e)
 {
     const int owner = clv_catalog_owner(catalog, e->file);
     const bool mine = owner == clv_comm_rank(g->world);
@@ -97,9 +127,10 @@ static void write_entry(output *o, clv_gather *g, const clv_catalog *catalog, co
     free(block);
 }
 
-clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk)
+clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk,
+                             clv_output *later)
 {
-    output o = {.file = -1, .disk = disk, .status = clv_ok()};
+    clv_output o = {.disk = disk, .later = later != NULL, .status = clv_ok()};
     for (int f = 0; f < catalog->files; f++)
         if (clv_catalog_owner(catalog, f) == clv_comm_rank(g->world))
             output_open(&o, catalog, f, folder);
@@ -112,8 +143,14 @@ clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const ch
             wrote++;
         }
     }
+    if (later != NULL) {
+        *later = o;
+        return clv_ok();
+    }
     output_close(&o);
-    return o.status;
+    const clv_status status = o.status;
+    clv_output_free(&o);
+    return status;
 }
 
 /* Only a catalog of several files has one: {"metadata":{"total_size":...},"weight_map":{"NAME":"FILE",...}} */

@@ -143,12 +143,20 @@ typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrow
     clv_optimizer *optimizer; /* NULL: weights only */
     clv_progress *progress;   /* NULL: weights only */
     const clv_options *options;
+    int64_t keep_every;    /* saves whose iteration is a multiple of it are never removed; 0: none */
     const char *tokenizer; /* file or folder whose tokenizer is copied beside the weights; NULL: none */
 } clv_checkpoint;
 
 /* ROOT/iter_%07d, then ROOT/latest by rename; at any instant of a crash the one before stays usable. keep_last > 0
  * removes older ones afterwards. Collective: world. Errors: agreed on by all ranks. */
 clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_t keep_last);
+/* The same in the background: _begin gathers into memory and starts a thread that calls no MPI; the run goes on, with
+ * config, options and names that stay; _end waits for the threads and publishes. Until then the one before is `latest`.
+ * _written: has this rank's thread done its part? Collective, but for that: world. */
+typedef struct clv_saving clv_saving;
+clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last);
+bool clv_checkpoint_written(const clv_saving *saving);
+clv_status clv_checkpoint_end(clv_saving **saving);
 /* Finds what `path` means: a root with `latest`, an iter_ folder, or a plain Hugging Face folder. out holds 4096 bytes.
  * *resumable: has training/. */
 clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable);

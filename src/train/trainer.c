@@ -8,11 +8,29 @@
 
 typedef enum clv_end { CLV_GO_ON, CLV_END_DURATION, CLV_END_INTERVAL, CLV_END_SIGNAL } clv_end; /* stronger last */
 
+static void saved_report(const clv_trainer *t, int64_t iteration, double seconds, const char *how)
+{
+    clv_log(CLV_LOG_INFO, "iteration %5lld | saved in %s (%.2f s%s)", (long long)iteration, t->options->save, seconds,
+            how);
+}
+
+/* Wait for the checkpoint that is being written, if there is one. */
+static clv_status save_end(clv_trainer *t)
+{
+    if (t->saving == NULL)
+        return clv_ok();
+    const double start = clv_seconds();
+    CLV_TRY(clv_checkpoint_end(&t->saving));
+    saved_report(t, t->saving_iteration, t->waited + clv_seconds() - start, " of the run, the rest in the background");
+    return clv_ok();
+}
+
 static clv_status save(clv_trainer *t)
 {
     const clv_options *o = t->options;
     if (o->save == NULL)
         return clv_ok();
+    CLV_TRY(save_end(t));
     const double start = clv_seconds();
     const clv_checkpoint c = {.cx = &t->engine.cx,
                               .config = &t->config,
@@ -21,10 +39,16 @@ static clv_status save(clv_trainer *t)
                               .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
                               .progress = &t->progress,
                               .options = o,
+                              .keep_every = o->keep_every,
                               .tokenizer = o->tokenizer_model};
+    if (o->async_save) {
+        t->saving_iteration = t->progress.iteration;
+        CLV_TRY(clv_checkpoint_begin(&t->saving, &c, o->save, o->keep_last));
+        t->waited = clv_seconds() - start;
+        return clv_ok();
+    }
     CLV_TRY(clv_checkpoint_save(&c, o->save, o->keep_last));
-    clv_log(CLV_LOG_INFO, "iteration %5lld | saved in %s (%.1f s)", (long long)t->progress.iteration, o->save,
-            clv_seconds() - start);
+    saved_report(t, t->progress.iteration, clv_seconds() - start, "");
     return clv_ok();
 }
 
@@ -40,19 +64,21 @@ static clv_status evaluate(clv_trainer *t)
     return clv_ok();
 }
 
-/* Should the run end after this iteration? Asked on all ranks, answered with the strongest reason of any. */
-static clv_end end_find(clv_trainer *t)
+/* What all ranks do after this iteration: end, by the strongest reason of any; publish a checkpoint, when all have
+ * written their part. */
+static clv_status settle(clv_trainer *t, clv_end *end)
 {
     const clv_options *o = t->options;
-    int32_t why = CLV_GO_ON;
+    int32_t all[2] = {CLV_GO_ON, t->saving != NULL && !clv_checkpoint_written(t->saving)};
     if (o->is_set.exit_duration_in_mins && clv_seconds() - t->report.first > 60.0 * o->exit_duration_in_mins)
-        why = CLV_END_DURATION;
+        all[0] = CLV_END_DURATION;
     if (o->is_set.exit_interval && t->progress.iteration % o->exit_interval == 0)
-        why = CLV_END_INTERVAL;
+        all[0] = CLV_END_INTERVAL;
     if (clv_signal_caught() != 0)
-        why = CLV_END_SIGNAL;
-    clv_all_reduce(t->world, &why, &why, 1, CLV_I32, CLV_MAX);
-    return (clv_end)why;
+        all[0] = CLV_END_SIGNAL;
+    clv_all_reduce(t->world, all, all, CLV_COUNT(all), CLV_I32, CLV_MAX);
+    *end = (clv_end)all[0];
+    return all[1] == 0 ? save_end(t) : clv_ok();
 }
 
 /* A loss or gradient that is not finite: stop before the update, or skip it and count. */
@@ -144,10 +170,11 @@ static clv_status loop(clv_trainer *t)
             CLV_TRY(save(t));
             saved_at = t->progress.iteration;
         }
-        end = end_find(t);
+        CLV_TRY(settle(t, &end));
     }
     if (saved_at != t->progress.iteration)
         CLV_TRY(save(t));
+    CLV_TRY(save_end(t));
     if (end == CLV_END_SIGNAL)
         return clv_fail(CLV_INTERRUPTED, "stopped by a signal after iteration %lld%s", (long long)t->progress.iteration,
                         o->save != NULL ? ", saved" : "; nothing was saved, since there is no --save");
@@ -161,6 +188,8 @@ clv_status clv_train(clv_comm *world, const clv_options *options)
     clv_status st = clv_trainer_open(&t, world, options);
     if (st.code == CLV_OK) {
         st = loop(&t);
+        const clv_status saved = save_end(&t); /* also when the run failed: what was good is kept */
+        st = st.code != CLV_OK ? st : saved;
         const clv_status closed = clv_comm_agree(world, clv_report_close(&t));
         st = st.code != CLV_OK ? st : closed;
     }

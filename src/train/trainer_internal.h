@@ -46,6 +46,9 @@ typedef struct clv_trainer {
     int64_t batch;        /* of the update at hand */
     clv_lr_plan plan;
     clv_progress progress;
+    clv_saving *saving; /* a checkpoint on its way; NULL: none */
+    int64_t saving_iteration;
+    double waited; /* seconds that it took from the run */
     clv_report report;
     bool engine_made;
 } clv_trainer;
