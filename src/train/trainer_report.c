@@ -118,8 +118,8 @@ static void line_print(clv_trainer *t, const clv_step *step, double lr)
             "iteration %5lld/%lld%s | loss %s | grad norm %.3f | lr %.2e | %.0f tokens/s | %.1f %% of peak%s | %s left",
             (long long)t->progress.iteration, (long long)t->iterations, samples, loss, step->grad_norm, lr, tokens,
             100.0 * share, t->progress.skipped > 0 ? " | some skipped" : "", rest);
-    r->loss_sum = r->seconds = 0;
-    r->updates = r->tokens = 0;
+    r->seconds = 0;
+    r->tokens = 0;
 }
 
 void clv_report_step(clv_trainer *t, const clv_step *step, double lr, double seconds)
@@ -136,9 +136,13 @@ void clv_report_step(clv_trainer *t, const clv_step *step, double lr, double sec
     curve_add(&r->train, (double)t->progress.iteration, step->counted > 0 ? step->loss : NAN);
     if (r->metrics != NULL)
         metrics_add(t, step, lr, seconds);
-    if (t->progress.iteration % t->options->log_interval == 0 || t->progress.iteration == t->iterations ||
-        t->progress.iteration == r->first_iteration + 1)
+    const bool whole = t->progress.iteration % t->options->log_interval == 0;
+    if (whole || t->progress.iteration == t->iterations || t->progress.iteration == r->first_iteration + 1)
         line_print(t, step, lr);
+    if (whole) { /* the first line, out of turn, takes no loss from the mean of the next */
+        r->loss_sum = 0;
+        r->updates = 0;
+    }
 }
 
 void clv_report_valid(clv_trainer *t, double loss)
