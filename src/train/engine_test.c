@@ -18,7 +18,7 @@ typedef struct run {
 
 typedef struct run_spec {
     double dropout;
-    bool documents, sequence_parallel, micro_means;
+    bool documents, sequence_parallel, micro_means, data_parallel;
     int64_t micro_batch;
 } run_spec;
 
@@ -49,7 +49,9 @@ static void run_open(run *r, clv_comm *world, run_spec asked)
                                   .beta2 = 0.95,
                                   .eps = 1e-8,
                                   .clip_grad = 1.0};
-    clv_status st = clv_mesh_create(&r->mesh, world, &(clv_layout){.tp = clv_comm_size(world)});
+    const int ranks = clv_comm_size(world);
+    const clv_layout layout = {.tp = asked.data_parallel ? 1 : ranks, .dp = asked.data_parallel ? ranks : 1};
+    clv_status st = clv_mesh_create(&r->mesh, world, &layout);
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
     st = clv_engine_create(&r->engine, r->mesh, &spec);
     CLV_CHECK(st.code == CLV_OK, "%s", st.text);
@@ -216,6 +218,55 @@ static int micro_batches_add_up(clv_comm *world)
     return failed;
 }
 
+/* Four micro-batches of one sample, of which 4, 8, ... tokens count: by tokens the loss weighs each by its number, by
+ * means (Megatron's default) all alike, however they are shared out over dp. */
+static int means_of_means(clv_comm *world)
+{
+    enum { MICROS = 4 };
+    int failed = 0;
+    double alone[MICROS], expected[2] = {0};
+    data d;
+    run one;
+    clv_comm *self = clv_comm_self_open();
+    const clv_samples all = data_make(&d);
+    for (int i = 0; i < MICROS * S; i++)
+        d.mask[i] = i % S < S * (i / S + 1) / (MICROS + 1) ? 1.0f : 0.0f;
+    run_open(&one, self, (run_spec){.micro_batch = 1});
+    int64_t counted = 0;
+    for (int i = 0; i < MICROS; i++) {
+        const clv_samples sample = {1, d.tokens + i * (S + 1), d.mask + i * S, NULL, NULL, d.index + i};
+        const clv_step step = clv_engine_gradients(&one.engine, &sample, 1);
+        alone[i] = step.loss;
+        expected[0] += step.loss * (double)step.counted;
+        expected[1] += step.loss / MICROS;
+        counted += step.counted;
+    }
+    expected[0] /= (double)counted;
+    run_close(&one);
+    EXPECT(fabs(expected[0] - expected[1]) > 1e-4, "the two means are too near, %.9g", expected[0]);
+    for (int means = 0; means < 2; means++) {
+        const int each = MICROS / clv_comm_size(world), first = each * clv_comm_rank(world);
+        run whole, parts;
+        run_open(&whole, self, (run_spec){.micro_batch = 1, .micro_means = means});
+        run_open(&parts, world, (run_spec){.micro_batch = 1, .micro_means = means, .data_parallel = true});
+        const clv_samples here = {each, d.tokens + first * (S + 1), d.mask + first * S, NULL, NULL, d.index + first};
+        clv_samples four = all;
+        four.count = MICROS;
+        four.position = four.document = NULL;
+        const clv_step a = clv_engine_gradients(&whole.engine, &four, 1);
+        const clv_step b = clv_engine_gradients(&parts.engine, &here, 1);
+        EXPECT(fabs(a.loss - expected[means]) < 1e-6 * a.loss && fabs(b.loss - expected[means]) < 1e-6 * b.loss,
+               "%s: %.9g, over dp %.9g, should be %.9g (first alone %.9g)", means ? "means" : "tokens", a.loss, b.loss,
+               expected[means], alone[0]);
+        EXPECT(fabs(a.grad_norm - b.grad_norm) < 1e-5 * a.grad_norm, "norms %.9g, over dp %.9g", a.grad_norm,
+               b.grad_norm);
+        run_close(&whole);
+        run_close(&parts);
+    }
+    clv_comm_world_close(self);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     return mpi_test_run(&argc, &argv,
@@ -224,5 +275,6 @@ int main(int argc, char **argv)
                                      {"masked samples", masked_samples},
                                      {"documents apart", documents_apart},
                                      {"micro-batches add up", micro_batches_add_up},
+                                     {"means of means", means_of_means},
                                      {0}});
 }
