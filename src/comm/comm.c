@@ -110,7 +110,7 @@ static clv_pending begin(clv_comm *comm, const clv_transfer *t)
         comm->traffic[t->kind].bytes += (int64_t)(payload(comm, t) * clv_dtype_size(t->dtype));
     }
     const int slot = comm->ops->begin(comm, t);
-    return slot < 0 ? (clv_pending){0} : (clv_pending){.comm = comm, .slot = slot};
+    return slot < 0 ? (clv_pending){0} : (clv_pending){.comm = comm, .slot = slot, .kind = t->kind};
 }
 
 static void run(clv_comm *comm, const clv_transfer *t)
@@ -121,9 +121,15 @@ static void run(clv_comm *comm, const clv_transfer *t)
 
 void clv_pending_end(clv_pending *pending)
 {
-    if (pending->comm != NULL)
-        pending->comm->ops->end(pending->comm, pending->slot);
+    const clv_pending p = *pending;
     *pending = (clv_pending){0};
+    if (p.comm == NULL)
+        return;
+    const clv_watch *watch = p.kind == CLV_BARRIER ? NULL : p.comm->watch;
+    const double begin = watch != NULL ? clv_seconds() : 0.0;
+    p.comm->ops->end(p.comm, p.slot);
+    if (watch != NULL)
+        watch->seen(watch->user, p.comm, (clv_traffic_kind)p.kind, begin);
 }
 
 void clv_comm_progress(clv_comm *comm)

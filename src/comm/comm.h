@@ -40,7 +40,13 @@ typedef struct clv_mesh clv_mesh;
 typedef struct clv_pending { /* a collective in flight; zero means nothing to wait for */
     clv_comm *comm;
     int slot;
+    int kind; /* clv_traffic_kind, or that of a barrier */
 } clv_pending;
+
+typedef struct clv_watch { /* somebody who is told of each wait for a transfer, when it is over */
+    void (*seen)(void *user, const clv_comm *comm, clv_traffic_kind kind, double begin);
+    void *user;
+} clv_watch;
 
 /* ---- worlds: comm_self.c one process; comm_mpi.c MPI; comm_fake.c rank r of n without peers (planning)
  * -------------------- */
@@ -108,8 +114,9 @@ clv_comm *clv_mesh_world(const clv_mesh *mesh);
 clv_comm *
 clv_mesh_ends(const clv_mesh *mesh); /* first and last stage of the pipeline; NULL elsewhere, or without one */
 int clv_mesh_size(const clv_mesh *mesh, unsigned axes);
-int clv_mesh_coord(const clv_mesh *mesh, unsigned axes); /* this rank's number in that group */
-void clv_mesh_progress(const clv_mesh *mesh);            /* for the idle hook of clv_ctx */
+int clv_mesh_coord(const clv_mesh *mesh, unsigned axes);     /* this rank's number in that group */
+void clv_mesh_progress(const clv_mesh *mesh);                /* for the idle hook of clv_ctx */
+void clv_mesh_watch(clv_mesh *mesh, const clv_watch *watch); /* over all its groups; borrowed; NULL: nobody */
 
 /* ---- the ledger: calls and payload bytes (what one rank hands in; for a gather, what it gets) per group and kind
  * ----------------- */

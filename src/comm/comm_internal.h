@@ -41,6 +41,7 @@ struct clv_comm {
     size_t piece;                      /* bytes of one message at most */
     bool synchronous;                  /* a send is over only when its receive is posted */
     bool dry;                          /* planning: the pointers are no memory */
+    const clv_watch *watch;            /* NULL: nobody */
     clv_traffic traffic[CLV_TRAFFIC_KINDS];
 };
 

@@ -156,6 +156,15 @@ void clv_mesh_destroy(clv_mesh *mesh)
     free(mesh);
 }
 
+void clv_mesh_watch(clv_mesh *mesh, const clv_watch *watch)
+{
+    for (unsigned axes = 0; axes <= mesh->live; axes++)
+        if (mesh->group[axes] != NULL)
+            mesh->group[axes]->watch = watch;
+    if (mesh->ends != NULL)
+        mesh->ends->watch = watch;
+}
+
 clv_comm *clv_mesh_comm(const clv_mesh *mesh, unsigned axes)
 {
     CLV_CHECK((axes & ~(unsigned)CLV_WORLD) == 0, "no such axes: %#x", axes);

@@ -179,7 +179,7 @@ void clv_mt19937_seed(clv_mt19937 *mt, uint32_t seed);
 uint32_t clv_mt19937_next(clv_mt19937 *mt);
 void clv_mt19937_shuffle(clv_mt19937 *mt, int64_t *array, int64_t n); /* the draws do not depend on the type */
 
-/* ---- svg.c: a line chart
+/* ---- svg.c: a line chart, and bars on rows
  * --------------------------------------------------------------------------------------------------- */
 
 typedef struct clv_series {
@@ -189,5 +189,31 @@ typedef struct clv_series {
 } clv_series;
 clv_status clv_svg_chart(const char *path, const char *title, const char *x_label, const char *y_label,
                          const clv_series *series, size_t count);
+
+typedef struct clv_bar {
+    int row;
+    double from, to;
+    const char *color;
+    char label[12];
+} clv_bar;
+/* Row i is called "NAME i"; one unit of x is as wide as a label of two digits needs. */
+clv_status clv_svg_bars(const char *path, const char *title, const char *name, const clv_bar *bars, size_t count);
+
+/* ---- trace.c: Chrome's trace events, as Perfetto shows them
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef struct clv_trace_event { /* of a thread of a process: slices of one thread nest or stand apart */
+    int process, thread;
+    const char *name, *category;
+    double begin, end;  /* seconds */
+    const char *key[4]; /* of args, NULL: no more */
+    int64_t value[4];
+} clv_trace_event;
+/* A file is the head, names and slices in any order, the tail. */
+void clv_trace_head(clv_text *out);
+void clv_trace_process(clv_text *out, int process, const char *name);
+void clv_trace_thread(clv_text *out, int process, int thread, const char *name);
+void clv_trace_slice(clv_text *out, const clv_trace_event *slice);
+void clv_trace_tail(clv_text *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* svg.c - a line chart in one self-contained SVG file: title, axes with round ticks, grid, legend.
+/* svg.c - a line chart in one self-contained SVG file: title, axes with round ticks, grid, legend; and bars on rows.
  *
  * The frame is 880 x 480 units. A value v of an axis [low, high] lies at from + (v - low) / (high - low) (to - from).
  * Ticks stand at multiples of 1, 2 or 5 times a power of ten, and the axis ends at ticks, so that the curve never
@@ -164,19 +164,30 @@ static void add_legend(clv_text *out, const clv_series *series, size_t count)
     }
 }
 
-static void add_frame(clv_text *out, const char *title, const char *x_label, const char *y_label)
+static void add_head(clv_text *out, int width, int height)
 {
-    char how[128];
     clv_text_printf(out,
                     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
                     "font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"12.5\" "
                     "fill=\"#374151\">\n",
-                    WIDTH, HEIGHT, WIDTH, HEIGHT);
+                    width, height, width, height);
     clv_text_printf(out, "<style>.grid{stroke:#e5e7eb}.axis{stroke:#9ca3af}"
                          ".curve{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}</style>\n");
-    clv_text_printf(out, "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", WIDTH, HEIGHT);
+    clv_text_printf(out, "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", width, height);
+}
+
+static void add_title(clv_text *out, const char *title)
+{
+    char how[128];
     snprintf(how, sizeof how, "x=\"%d\" y=\"28\" font-size=\"17\" font-weight=\"600\" fill=\"#111827\"", LEFT);
     add_label(out, how, title);
+}
+
+static void add_frame(clv_text *out, const char *title, const char *x_label, const char *y_label)
+{
+    char how[128];
+    add_head(out, WIDTH, HEIGHT);
+    add_title(out, title);
     snprintf(how, sizeof how, "x=\"%d\" y=\"%d\" text-anchor=\"middle\"", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14);
     add_label(out, how, x_label);
     const int middle = (TOP + HEIGHT - BOTTOM) / 2;
@@ -198,6 +209,49 @@ clv_status clv_svg_chart(const char *path, const char *title, const char *x_labe
     for (size_t s = 0; s < count; s++)
         add_curve(&out, &series[s], colors[s % CLV_COUNT(colors)], &x, &y);
     add_legend(&out, series, count);
+    clv_text_printf(&out, "</svg>\n");
+    const clv_status st = clv_file_write_atomic(path, out.data, out.length);
+    clv_text_free(&out);
+    return st;
+}
+
+/* ---- bars on rows ------------------------------------------------------------------------------------------------ */
+
+enum { UNIT = 18, ROW = 26, BAR_TOP = 48 };
+
+static void add_bar(clv_text *out, const clv_bar *bar)
+{
+    char how[160];
+    const double x = LEFT + UNIT * bar->from, width = UNIT * (bar->to - bar->from);
+    const int y = BAR_TOP + ROW * bar->row;
+    clv_text_printf(out,
+                    "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\" stroke=\"#374151\" "
+                    "stroke-width=\"0.6\"/>\n",
+                    x, y, width, ROW - 4, bar->color);
+    snprintf(how, sizeof how, "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" font-size=\"11\" fill=\"#111827\"",
+             x + width / 2, y + ROW / 2 + 2);
+    add_label(out, how, bar->label);
+}
+
+clv_status clv_svg_bars(const char *path, const char *title, const char *name, const clv_bar *bars, size_t count)
+{
+    int rows = 0;
+    double last = 0;
+    for (size_t i = 0; i < count; i++) {
+        rows = CLV_MAX(rows, bars[i].row + 1);
+        last = fmax(last, bars[i].to);
+    }
+    clv_text out = {0};
+    add_head(&out, CLV_MAX(LEFT + (int)ceil(UNIT * last) + RIGHT, WIDTH), BAR_TOP + ROW * rows + 12);
+    add_title(&out, title);
+    for (int i = 0; i < rows; i++) {
+        char how[64], label[64];
+        snprintf(how, sizeof how, "x=\"%d\" y=\"%d\" text-anchor=\"end\"", LEFT - 10, BAR_TOP + ROW * i + ROW / 2 + 2);
+        snprintf(label, sizeof label, "%.40s %d", name, i);
+        add_label(&out, how, label);
+    }
+    for (size_t i = 0; i < count; i++)
+        add_bar(&out, &bars[i]);
     clv_text_printf(&out, "</svg>\n");
     const clv_status st = clv_file_write_atomic(path, out.data, out.length);
     clv_text_free(&out);

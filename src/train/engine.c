@@ -289,6 +289,7 @@ clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t
             clv_zero(&e->cx, e->params[i].dw);
     losses_zero(e);
     e->rng.iteration = iteration;
+    clv_trace_log_iteration(e->trace, iteration);
     double *scale = scales_of(e, samples, step.counted);
     clv_pipeline_run(e, &(clv_pass){.samples = samples, .scale = scale, .training = true});
     free(scale);
@@ -301,10 +302,11 @@ clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t
 
 void clv_engine_update(clv_engine *e, const clv_step *step, double lr)
 {
-    const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad);
+    const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad), begin = clv_trace_log_now(e->trace);
     clv_optimizer_step(&e->cx, &e->optimizer, e->params, lr, scale);
     for (int i = 0; i < e->chunks; i++)
         clv_weights_gather(&e->cx, e->chunk[i].model.buckets, e->chunk[i].model.bucket_count);
+    clv_trace_log_work(e->trace, CLV_WORK_UPDATE, 0, 0, begin);
 }
 
 void clv_engine_evaluate(clv_engine *e, const clv_samples *samples, double *nll, int64_t *counted)

@@ -123,7 +123,10 @@ void clv_pipeline_run(clv_engine *e, const clv_pass *pass)
         post(&r, i + 1);
         clv_pending_end(&r.in[i & 1]);
         const clv_tensor received = e->wire_in[i & 1];
+        const double begin = clv_trace_log_now(e->trace);
         const clv_tensor result = a->kind == CLV_FORWARD ? forward(&r, a, received) : backward(&r, a, received);
+        clv_trace_log_work(e->trace, a->kind == CLV_FORWARD ? CLV_WORK_FORWARD : CLV_WORK_BACKWARD, part_of(&r, a),
+                           a->micro, begin);
         if (sends(&r, a))
             send_on(&r, a, result);
         clv_arena_release(&e->temp, mark);

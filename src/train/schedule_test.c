@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { P = 8, V = 4, M = 32 };
 
@@ -227,9 +229,40 @@ static void test_refusals(void **state)
     assert_int_equal(clv_pipeline_check(&(clv_pipeline){CLV_1F1B, 4, 0, 1, 1}).code, CLV_OK);
 }
 
+static int count_of(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++)
+        n++;
+    return n;
+}
+
+/* The lines of a schedule, and its picture: a box an action, and the idle share in its title. */
+static void test_picture(void **state)
+{
+    (void)state;
+    clv_text text = {0};
+    clv_schedule_text(&(clv_pipeline){CLV_1F1B, 2, 0, 1, 3}, &text);
+    assert_string_equal(text.data, "stage 0: F0 F1 B0 F2 B1 B2\nstage 1: F0 B0 F1 B1 F2 B2");
+    text.length = 0;
+    clv_schedule_text(&(clv_pipeline){CLV_1F1B, 2, 0, 2, 2}, &text);
+    assert_string_equal(text.data, "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0\n"
+                                   "stage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0");
+    clv_text_free(&text);
+    char path[] = "/tmp/cleave_schedule_XXXXXX";
+    close(mkstemp(path));
+    assert_int_equal(clv_schedule_draw(&(clv_pipeline){CLV_1F1B, 4, 0, 2, 8}, path).code, CLV_OK);
+    assert_int_equal(clv_file_read(path, &text).code, CLV_OK);
+    assert_int_equal(count_of(text.data, "<rect "), 1 + 2 * 4 * 2 * 8);
+    assert_int_equal(count_of(text.data, ">stage 3<"), 1);
+    assert_int_equal(count_of(text.data, ": 15.8 % idle<"), 1); /* 9 of 57 ticks */
+    clv_text_free(&text);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_pipeline), cmocka_unit_test(test_a_deadlock_is_seen),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_picture)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

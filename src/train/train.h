@@ -223,6 +223,23 @@ void clv_schedule_destroy(clv_schedule *s);
 int clv_schedule_in_flight(const clv_schedule *s,
                            int chunk); /* micro-batches of a chunk that wait for their backward */
 
+/* ---- schedule_picture.c ---- */
+void clv_schedule_text(const clv_pipeline *p, clv_text *out);          /* a line a stage: F0 F1 B0 ... */
+clv_status clv_schedule_draw(const clv_pipeline *p, const char *path); /* an SVG, a row a stage */
+
+/* ---- trace_log.c: what a rank does, and when
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef enum clv_work { CLV_WORK_FORWARD, CLV_WORK_BACKWARD, CLV_WORK_UPDATE } clv_work;
+typedef struct clv_trace_log clv_trace_log;        /* NULL everywhere: nothing is recorded, and nothing is done */
+clv_trace_log *clv_trace_log_open(clv_mesh *mesh); /* Collective: world. */
+void clv_trace_log_close(clv_trace_log *log);      /* before the mesh */
+double clv_trace_log_now(const clv_trace_log *log);
+void clv_trace_log_iteration(clv_trace_log *log, int64_t iteration); /* what follows belongs to it */
+void clv_trace_log_work(clv_trace_log *log, clv_work work, int part, int micro, double begin); /* which is over now */
+/* One file of all ranks, for ui.perfetto.dev. Collective: world. */
+clv_status clv_trace_log_write(clv_trace_log *log, const char *path);
+
 /* ---- stages.c: which layers a pipeline stage holds
  * -------------------------------------------------------------------- */
 
@@ -289,6 +306,7 @@ typedef struct clv_engine {
     clv_optimizer optimizer;
     clv_rng rng;
     clv_losses losses;
+    clv_trace_log *trace;               /* borrowed; NULL: none */
     clv_tensor wire_in[2], wire_out[2]; /* what goes between stages; ndim 0 without a pipeline */
     clv_engine_bytes planned; /* counted beforehand by the same code over null kernels and peers that do not exist */
 } clv_engine;

@@ -37,6 +37,8 @@ clv_status clv_report_open(clv_trainer *t)
     const char *path = t->options->metrics;
     t->report.first = clv_seconds();
     t->report.first_iteration = t->progress.iteration;
+    if (t->options->trace != NULL)
+        t->engine.trace = clv_trace_log_open(t->rt.mesh);
     if (!speaks(t) || path == NULL)
         return clv_ok();
     CLV_TRY(clv_make_parent(path));
@@ -165,7 +167,9 @@ void clv_report_valid(clv_trainer *t, double loss)
 clv_status clv_report_close(clv_trainer *t)
 {
     clv_report *r = &t->report;
-    clv_status st = clv_ok();
+    clv_status st = t->engine.trace != NULL ? clv_trace_log_write(t->engine.trace, t->options->trace) : clv_ok();
+    clv_trace_log_close(t->engine.trace);
+    t->engine.trace = NULL;
     if (r->metrics != NULL && fclose(r->metrics) != 0)
         st = clv_fail(CLV_BAD_INPUT, "cannot write %s: %s", t->options->metrics, strerror(errno));
     if (st.code == CLV_OK && speaks(t) && t->options->loss_curve != NULL && r->train.count > 0) {

@@ -322,6 +322,22 @@ static void start_report(const clv_trainer *t)
             (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib);
 }
 
+static clv_status schedule_report(const clv_trainer *t)
+{
+    const char *path = t->options->log_schedule;
+    if (path == NULL || clv_comm_rank(t->world) > 0)
+        return clv_ok();
+    const clv_pipeline p = {.kind = clv_options_schedule(t->options),
+                            .stages = t->stages.stages,
+                            .chunks = t->stages.parts / t->stages.stages,
+                            .micros = (int)t->engine.spec.micros};
+    clv_text text = {0};
+    clv_schedule_text(&p, &text);
+    clv_log(CLV_LOG_INFO, "schedule of %d micro-batches:\n%s", p.micros, text.data);
+    clv_text_free(&text);
+    return strcmp(path, "-") == 0 ? clv_ok() : clv_schedule_draw(&p, path);
+}
+
 /* What every rank finds for itself, the same on all, before anything is shared. */
 static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
 {
@@ -362,6 +378,7 @@ clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *
     t->progress.seed = options->seed;
     memcpy(t->progress.data_order, options->data_order, strlen(options->data_order) + 1);
     start_report(t);
+    CLV_TRY(clv_comm_agree(world, schedule_report(t)));
     return clv_comm_agree(world, clv_report_open(t));
 }
 
