@@ -35,6 +35,7 @@ typedef struct play {
     clv_pipeline p;
     int buffers; /* that a stage sends from; 0: it waits for each send */
     int ahead;   /* how many actions a receive is posted before its own */
+    bool forward_only;
     stage stage[P];
     message message[2][P * V][M];
 } play;
@@ -110,7 +111,8 @@ static bool step(play *g, int me)
     if (out != NULL && g->buffers > 0 && !buffer_free(s, s->sends))
         return false;
     s->now = CLV_MAX(s->now, in != NULL ? in->sent : 0) + (a->kind == CLV_FORWARD ? 1 : 2);
-    account(s, a);
+    if (!g->forward_only)
+        account(s, a);
     if (out != NULL) {
         out->sent = s->now;
         s->out[s->sends++ & 1] = out;
@@ -138,7 +140,7 @@ static int play_all(play *g)
     }
     for (int i = 0; i < g->p.stages; i++) {
         stage *s = &g->stage[i];
-        assert_int_equal(s->list.count, 2 * g->p.chunks * g->p.micros);
+        assert_int_equal(s->list.count, (g->forward_only ? 1 : 2) * g->p.chunks * g->p.micros);
         over = over && s->at == s->list.count && buffer_free(s, 0) && buffer_free(s, 1);
         ticks = CLV_MAX(ticks, g->stage[i].now - 1);
     }
@@ -205,6 +207,32 @@ static void test_every_pipeline(void **state)
     assert_true(played > 400);
 }
 
+/* Evaluation: forwards alone, of any number of micro-batches. Each once, since a message is sent once. */
+static void test_forwards_alone(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= P; p++)
+        for (int v = 1; v <= (p == 1 ? 1 : V); v++)
+            for (int m = 1; m <= M; m++) {
+                static play g;
+                memset(&g, 0, sizeof g);
+                g.p = (clv_pipeline){.kind = CLV_1F1B, .stages = p, .chunks = v, .micros = m};
+                g.buffers = 2;
+                g.ahead = 1;
+                g.forward_only = true;
+                for (int i = 0; i < p; i++) {
+                    g.p.stage = i;
+                    g.stage[i].list = clv_schedule_forward(&g.p);
+                }
+                const int ticks = play_all(&g);
+                assert_true(ticks > 0);
+                if (m % p == 0)
+                    assert_int_equal(ticks, m * v + p - 1);
+                for (int i = 0; i < p; i++)
+                    clv_schedule_destroy(&g.stage[i].list);
+            }
+}
+
 /* The game can be lost: by receives that are posted only when they are wanted, and by interleaved chunks that send
  * without a buffer. */
 static void test_a_deadlock_is_seen(void **state)
@@ -262,7 +290,8 @@ static void test_picture(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_pipeline), cmocka_unit_test(test_a_deadlock_is_seen),
-                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_picture)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_pipeline), cmocka_unit_test(test_forwards_alone),
+                                       cmocka_unit_test(test_a_deadlock_is_seen), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_picture)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
