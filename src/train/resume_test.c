@@ -22,12 +22,12 @@ static clv_status train(clv_comm *world, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(more, sizeof more, fmt, args);
     va_end(args);
-    clv_text_printf(
-        &text,
-        "--mock-data --vocab-size 97 --num-layers 8 --hidden-size 32 --num-attention-heads 4 "
-        "--seq-length 16 --global-batch-size 16 --lr 1e-2 --lr-decay-iters 6 --lr-decay-style cosine "
-        "--lr-warmup-iters 2 --check-decisions --weight-decay 0.1 --threads 1 --attention-dropout 0.1 --hidden-dropout 0.1 %s",
-        more);
+    clv_text_printf(&text,
+                    "--mock-data --vocab-size 97 --num-layers 8 --hidden-size 32 --num-attention-heads 4 "
+                    "--seq-length 16 --global-batch-size 16 --lr 1e-2 --lr-decay-iters 6 --lr-decay-style cosine "
+                    "--lr-warmup-iters 2 --check-decisions --weight-decay 0.1 --threads 1 --attention-dropout 0.1 "
+                    "--hidden-dropout 0.1 %s",
+                    more);
     for (char *word = strtok_r(text.data, " ", &rest); word != NULL && count < WORDS; word = strtok_r(NULL, " ", &rest))
         argv[count++] = word;
     clv_options options;
@@ -124,6 +124,31 @@ static int the_same_layout(clv_comm *world)
     return failed;
 }
 
+/* Evaluation draws no masks, and leaves those of the next iteration as they were. */
+static int evaluation_changes_nothing(clv_comm *world)
+{
+    static const layout_row rows[] = {
+        {1, ""},
+        {2, "--pipeline-model-parallel-size 2 --pipeline-chunks 2"},
+        {4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"}};
+    int failed = 0;
+    for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+        char root[CLV_PATH], without[CLV_PATH], with[CLV_PATH];
+        if (rows[i].ranks != clv_comm_size(world))
+            continue;
+        scratch_open(world, root);
+        clv_path_join(without, sizeof without, root, "without");
+        clv_path_join(with, sizeof with, root, "with");
+        clv_status st = train(world, "%s --train-iters 4 --save %s", rows[i].options, without);
+        EXPECT(st.code == CLV_OK, "%s", st.text);
+        st = train(world, "%s --train-iters 4 --eval-interval 1 --eval-iters 2 --save %s", rows[i].options, with);
+        EXPECT(st.code == CLV_OK, "%s", st.text);
+        failed += same_expect(world, without, with, rows[i].options);
+        scratch_close(world, root);
+    }
+    return failed;
+}
+
 /* ---- from layout to layout --------------------------------------------------------------------------------------- */
 
 /* What the ranks have beyond a layout is dp. The padding of 97 classes is another one in each. */
@@ -179,7 +204,9 @@ static int from_layout_to_layout(clv_comm *world)
 
 int main(int argc, char **argv)
 {
-    return mpi_test_run(
-        &argc, &argv,
-        (mpi_case[]){{"the same layout", the_same_layout}, {"from layout to layout", from_layout_to_layout}, {0}});
+    return mpi_test_run(&argc, &argv,
+                        (mpi_case[]){{"the same layout", the_same_layout},
+                                     {"evaluation changes nothing", evaluation_changes_nothing},
+                                     {"from layout to layout", from_layout_to_layout},
+                                     {0}});
 }
