@@ -129,7 +129,7 @@ was=$(state good)
 resume=(--load good --override-opt-param-scheduler --lr-decay-style constant --train-iters 9)
 expect 3 'iteration 5: .*not finite' "${two[@]}" "${resume[@]}" --lr 1e30 --save good
 [ "$(state good)" = "$was" ] || complain "a run that failed changed the checkpoint"
-expect 0 'some skipped' "${two[@]}" "${resume[@]}" --lr 1e30 --no-check-for-nan-in-loss-and-grad --metrics skips
+expect 0 '[0-9]* skipped' "${two[@]}" "${resume[@]}" --lr 1e30 --no-check-for-nan-in-loss-and-grad --metrics skips
 [ "$(tail -1 skips | grep -c '"skipped":5[.,]')" -eq 1 ] || complain "skipped updates: $(tail -1 skips)"
 [ "$(grep -c lm_loss skips)" -eq 6 ] || complain "metrics of a run with skips: $(cat skips)"
 

@@ -107,7 +107,7 @@ static clv_status write_small_files(const save *s)
 {
     const clv_checkpoint *c = &s->c;
     CLV_TRY(clv_disk_permit(&s->disk, "write", "config.json"));
-    CLV_TRY(clv_hf_config_write(&s->config, s->temporary, CLV_F32));
+    CLV_TRY(clv_hf_config_write(&s->config, s->temporary, c->params[0].w.dtype));
     CLV_TRY(clv_catalog_write_index(&s->weights, s->temporary, &s->disk));
     if (c->tokenizer != NULL)
         CLV_TRY(copy_tokenizer(s));

@@ -2,9 +2,10 @@
  *
  *   {"format":1, "iteration":..., "samples":..., ..., "data_order":"stable",
  *    "schedule":{"style":"cosine","wsd_style":"exponential","max":...,"min":...,"init":...,"warmup":...,...},
- *    "optimizer_files":1, "options":{...}}
+ *    "scaler":{"scale":65536,"good":...,"hysteresis":...,"stuck":...}, "optimizer_files":1, "options":{...}}
  *
- * Lengths of the schedule are samples. Numbers are written so that they read back to the same bits.
+ * A run without a loss scale has no scaler. Lengths of the schedule are samples. Numbers are written so that they read
+ * back to the same bits.
  */
 #include "train/checkpoint_internal.h"
 
@@ -61,6 +62,16 @@ static void add_schedule(clv_text *out, const clv_lr_plan *plan)
     clv_text_add(out, "},\n", 3);
 }
 
+static void add_scaler(clv_text *out, const clv_scaler *s)
+{
+    if (s->scale == 0.0)
+        return;
+    clv_text_printf(out, "\"scaler\":{\"scale\":");
+    clv_json_add_number(out, s->scale);
+    clv_text_printf(out, ",\"good\":%lld,\"hysteresis\":%lld,\"stuck\":%lld},\n", (long long)s->good,
+                    (long long)s->hysteresis, (long long)s->stuck);
+}
+
 clv_status clv_state_write(const clv_checkpoint *c, const char *folder, int optimizer_files, const clv_disk *disk)
 {
     char path[CLV_PATH];
@@ -73,6 +84,7 @@ clv_status clv_state_write(const clv_checkpoint *c, const char *folder, int opti
     add_string(&text, "data_order", progress.data_order);
     clv_text_add(&text, ",\n", 2);
     add_schedule(&text, &progress.plan);
+    add_scaler(&text, &progress.scaler);
     clv_text_printf(&text, "\"optimizer_files\":%d", optimizer_files);
     if (c->options != NULL) {
         clv_text_printf(&text, ",\n\"options\":");
@@ -124,6 +136,21 @@ static clv_status get_schedule(const clv_json *json, clv_node object, clv_lr_pla
                : bad_key("style");
 }
 
+/* Hysteresis may be below 0. */
+static clv_status get_scaler(const clv_json *json, clv_node object, clv_scaler *s)
+{
+    if (object == CLV_NO_NODE)
+        return clv_ok();
+    if (!clv_json_is(json, object, CLV_JSON_OBJECT))
+        return bad_key("scaler");
+    const clv_node scale = clv_json_get(json, object, "scale"), good = clv_json_get(json, object, "good"),
+                   hysteresis = clv_json_get(json, object, "hysteresis"), stuck = clv_json_get(json, object, "stuck");
+    if (!clv_json_f64(json, scale, &s->scale) || !(s->scale > 0.0) || !clv_json_i64(json, good, &s->good) ||
+        !clv_json_i64(json, hysteresis, &s->hysteresis) || !clv_json_i64(json, stuck, &s->stuck))
+        return bad_key("scaler");
+    return clv_ok();
+}
+
 static clv_status get_state(const clv_json *json, clv_progress *out, int *optimizer_files)
 {
     int64_t format = 0, files = 0;
@@ -137,6 +164,7 @@ static clv_status get_state(const clv_json *json, clv_progress *out, int *optimi
                         (long long)format, CLV_FORMAT);
     CLV_TRY(get_counts(json, root, out, counts, CLV_COUNT(counts)));
     CLV_TRY(get_schedule(json, clv_json_get(json, root, "schedule"), &out->plan));
+    CLV_TRY(get_scaler(json, clv_json_get(json, root, "scaler"), &out->scaler));
     CLV_TRY(get_counts(json, root, &files, tail, 1));
     if (files > 99999)
         return bad_key("optimizer_files");

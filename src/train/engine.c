@@ -77,6 +77,7 @@ void clv_engine_parts(clv_engine *e, const clv_mesh *mesh, const clv_stages *sta
         } else {
             clv_gpt other;
             clv_arena weights = clv_arena_counting("elsewhere"), grads = weights;
+            weights.dtype = e->spec.dtype;
             clv_gpt_create(&other, e->spec.config, &options, mesh, &weights, &grads);
             records_add(e, &other, part % stages->stages, false);
             clv_gpt_destroy(&other);
@@ -93,6 +94,7 @@ static void slots_create(clv_engine *e, const size_t *bytes)
         c->slot = clv_alloc((size_t)c->slots, sizeof *c->slot);
         for (int k = 0; k < c->slots; k++) {
             c->slot[k].save = clv_arena_counting("activations");
+            c->slot[k].save.dtype = e->spec.dtype;
             c->slot[k].saved = clv_gpt_saved_create(&c->model);
             if (bytes == NULL)
                 continue;
@@ -123,6 +125,8 @@ void clv_engine_build(clv_engine *e, const clv_backend *backend, const clv_mesh 
         clv_mesh_size(mesh, CLV_TP) > 1 || (spec->overlap_grad_reduce && clv_mesh_size(mesh, CLV_REPLICAS) > 1);
     e->cx = (clv_ctx){
         .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
+    e->weights.dtype = e->save.dtype = e->temp.dtype = spec->dtype;
+    e->loss_scale = 1.0;
     clv_stages one = clv_stages_one(spec->config->layers);
     clv_engine_parts(e, mesh, spec->stages != NULL ? spec->stages : &one);
     clv_stages_free(&one);
@@ -259,7 +263,7 @@ static double loss_of(clv_engine *e, clv_tensor sum)
     return clv_comm_decide(clv_mesh_world(e->cx.mesh), value);
 }
 
-/* What a token's loss weighs in each micro-batch; the caller frees the list. */
+/* What a token's loss weighs in each micro-batch, loss scale included; the caller frees the list. */
 static double *scales_of(const clv_engine *e, const clv_samples *samples, int64_t counted)
 {
     const int64_t b = e->spec.micro_batch, micros = samples->count / b;
@@ -270,6 +274,7 @@ static double *scales_of(const clv_engine *e, const clv_samples *samples, int64_
             const double in_micro = (double)CLV_MAX(counted_in(e, samples, i * b, b), 1);
             scale[i] = 1.0 / (in_micro * (double)micros * clv_mesh_size(e->cx.mesh, CLV_DP));
         }
+        scale[i] *= e->loss_scale;
     }
     return scale;
 }
@@ -283,7 +288,7 @@ double clv_engine_finish(clv_engine *e)
 
 clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t iteration)
 {
-    clv_step step = {.counted = counted_over_dp(e, samples)};
+    clv_step step = {.counted = counted_over_dp(e, samples), .scale = e->loss_scale};
     for (size_t i = 0; i < e->param_count; i++)
         if (e->params[i].here)
             clv_zero(&e->cx, e->params[i].dw);
@@ -293,16 +298,17 @@ clv_step clv_engine_gradients(clv_engine *e, const clv_samples *samples, int64_t
     double *scale = scales_of(e, samples, step.counted);
     clv_pipeline_run(e, &(clv_pass){.samples = samples, .scale = scale, .training = true});
     free(scale);
-    step.grad_norm = clv_engine_finish(e);
-    step.loss = loss_of(e, e->losses.loss);
-    step.nll = loss_of(e, e->losses.nll);
+    step.grad_norm = clv_engine_finish(e) / step.scale;
+    step.loss = loss_of(e, e->losses.loss) / step.scale;
+    step.nll = loss_of(e, e->losses.nll) / step.scale;
     step.finite = isfinite(step.loss) && isfinite(step.grad_norm);
     return step;
 }
 
 void clv_engine_update(clv_engine *e, const clv_step *step, double lr)
 {
-    const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad), begin = clv_trace_log_now(e->trace);
+    const double scale = clv_clip_coefficient(step->grad_norm, e->spec.clip_grad) / step->scale;
+    const double begin = clv_trace_log_now(e->trace);
     clv_optimizer_step(&e->cx, &e->optimizer, e->params, lr, scale);
     for (int i = 0; i < e->chunks; i++)
         clv_weights_gather(&e->cx, e->chunk[i].model.buckets, e->chunk[i].model.bucket_count);

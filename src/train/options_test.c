@@ -116,7 +116,7 @@ static void test_megatron(void **state)
                       "2", "--layernorm-epsilon", "1e-6", "--tokenizer-type", "HuggingFaceTokenizer"));
     assert_string_equal(o.position_embedding_type, "rope");
     assert_true(o.norm_epsilon == 1e-6);
-    ASSERT_FAILS(PARSE(&o, "--bf16"), CLV_BAD_USAGE, "--bf16", "not in this version");
+    ASSERT_FAILS(PARSE(&o, "--fp8-format", "e4m3"), CLV_BAD_USAGE, "--fp8-format", "not in this version");
     ASSERT_FAILS(PARSE(&o, "--context-parallel-size", "2"), CLV_BAD_USAGE, "size 2", "not in this version");
     ASSERT_FAILS(PARSE(&o, "--optimizer", "sgd"), CLV_BAD_USAGE, "sgd", "adam");
     ASSERT_FAILS(PARSE(&o, "--num-experts", "8"), CLV_BAD_USAGE, "--num-experts", "not in this version");
@@ -186,7 +186,7 @@ static void test_file_refusals(void **state)
         const char *text, *line, *part;
     } cases[] = {
         {"seed: 1\nnum_layer: 2\n", ":2: ", "--num-layers"},
-        {"seed: 1\nbf16: true\n", ":2: ", "not in this version"},
+        {"seed: 1\nfp8-format: e4m3\n", ":2: ", "not in this version"},
         {"lr: fast\n", ":1: ", "fast"},
         {"lr: {a: 1}\n", ":1: ", "one value: lr"},
         {"lr: [1, 2]\n", ":1: ", "one value: lr"},

@@ -124,12 +124,35 @@ void clv_optimizer_step(clv_ctx *cx, clv_optimizer *o, const clv_param *params, 
  * ----------------------- */
 double clv_clip_coefficient(double norm, double clip);
 
+/* ---- scaler.c: the storage type of a run, and the loss scale of fp16
+ * ---------------------------------------------------- */
+
+typedef struct clv_scaler { /* saved and resumed */
+    double scale;           /* of the next step; 0: the run needs none */
+    int64_t good;           /* steps since the last overflow, or since the scale grew */
+    int64_t hysteresis;     /* overflows that are forgiven before it falls */
+    int64_t stuck;          /* overflows in a row at a scale that cannot fall */
+} clv_scaler;
+typedef struct clv_scaler_rules {
+    bool dynamic;
+    double initial, min; /* initial 0: no scale */
+    int64_t window, hysteresis;
+} clv_scaler_rules;
+enum { CLV_SCALER_PATIENCE = 20 }; /* overflows in a row at the floor that end a run */
+
+/* f32, bf16 or f16. Errors: options that exclude each other. */
+clv_status clv_options_storage(const clv_options *options, clv_dtype *out);
+clv_scaler_rules clv_options_scaler(const clv_options *options);
+clv_scaler clv_scaler_start(const clv_scaler_rules *rules);
+void clv_scaler_update(clv_scaler *scaler, const clv_scaler_rules *rules, bool overflow); /* after every step */
+
 /* ---- checkpoint.c: a Hugging Face folder plus training/
  * --------------------------------------------------------------------- */
 
 typedef struct clv_progress { /* what state.json holds besides the options */
     int64_t iteration, samples, tokens, skipped, optimizer_step;
     int64_t updated_samples; /* of the updates that were made: where the learning rate stands */
+    clv_scaler scaler;
     clv_lr_plan plan;
     int64_t train_samples, seq_length, global_batch, seed;
     char data_order[16];
@@ -261,6 +284,7 @@ typedef struct clv_engine_spec {
     const clv_stages *stages; /* NULL: one stage */
     clv_pipeline_kind schedule;
     clv_recompute recompute;
+    clv_dtype dtype; /* of weights and activations; gradients, sums and losses are fp32 */
     bool sequence_parallel;
     int64_t vocab_divisor, micro_batch, seq_length;
     int64_t micros; /* micro-batches of the largest step: with a pipeline, how many are in flight depends on it */
@@ -307,6 +331,7 @@ typedef struct clv_engine {
     clv_rng rng;
     clv_losses losses;
     clv_trace_log *trace;               /* borrowed; NULL: none */
+    double loss_scale;                  /* of the next step; 1 unless it is set */
     clv_tensor wire_in[2], wire_out[2]; /* what goes between stages; ndim 0 without a pipeline */
     clv_engine_bytes planned; /* counted beforehand by the same code over null kernels and peers that do not exist */
 } clv_engine;
@@ -323,7 +348,8 @@ typedef struct clv_samples {
 
 typedef struct clv_step {
     double loss, nll; /* of the step; nll leaves label smoothing out */
-    double grad_norm; /* before clipping */
+    double grad_norm; /* before clipping, without the loss scale */
+    double scale;     /* the loss scale that is still in the gradients */
     int64_t counted;  /* tokens in the loss, over all dp ranks */
     bool finite;      /* loss and norm; the same on all ranks */
 } clv_step;

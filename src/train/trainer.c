@@ -81,6 +81,19 @@ static clv_status settle(clv_trainer *t, clv_end *end)
     return all[1] == 0 ? save_end(t) : clv_ok();
 }
 
+/* fp16: the scale has moved already; the update is skipped and counted. */
+static clv_status overflow(clv_trainer *t)
+{
+    t->progress.skipped++;
+    if (t->progress.scaler.stuck < CLV_SCALER_PATIENCE)
+        return clv_ok();
+    return clv_fail(CLV_CHECK_FAILED,
+                    "iteration %lld: gradients overflowed %d times in a row at a loss scale of %g, which %s; the last "
+                    "checkpoint is untouched. Lower --lr, look at the data, or train with --bf16",
+                    (long long)t->progress.iteration + 1, CLV_SCALER_PATIENCE, t->progress.scaler.scale,
+                    t->scaling.dynamic ? "is --min-loss-scale" : "is constant");
+}
+
 /* A loss or gradient that is not finite: stop before the update, or skip it and count. */
 static clv_status update(clv_trainer *t, const clv_step *step, double lr)
 {
@@ -89,12 +102,16 @@ static clv_status update(clv_trainer *t, const clv_step *step, double lr)
                 (long long)t->progress.iteration + 1);
         return clv_ok();
     }
+    if (t->progress.scaler.scale > 0.0)
+        clv_scaler_update(&t->progress.scaler, &t->scaling, !step->finite);
     if (step->finite) {
         clv_engine_update(&t->engine, step, lr);
         t->progress.optimizer_step++;
         t->progress.updated_samples += t->batch;
         return clv_ok();
     }
+    if (t->progress.scaler.scale > 0.0)
+        return overflow(t);
     if (t->options->check_for_nan_in_loss_and_grad)
         return clv_fail(
             CLV_CHECK_FAILED,
@@ -121,6 +138,7 @@ static clv_status decisions_check(const clv_trainer *t, const clv_step *step, do
                                 {"gradient norm", step->grad_norm},
                                 {"clip factor", clv_clip_coefficient(step->grad_norm, t->options->clip_grad)},
                                 {"choice to skip", step->finite ? 0.0 : 1.0},
+                                {"loss scale", step->scale},
                                 {"number of counted tokens", (double)step->counted},
                                 {"batch", (double)t->batch},
                                 {"learning rate", lr}};
@@ -139,6 +157,7 @@ static clv_status iterate(clv_trainer *t)
     CLV_TRY(clv_comm_agree(t->world, clv_feed_step(&t->train, t->progress.samples, t->batch)));
     if (ledger)
         clv_mesh_traffic_reset(t->rt.mesh);
+    t->engine.loss_scale = t->progress.scaler.scale > 0.0 ? t->progress.scaler.scale : 1.0;
     const clv_step step = clv_engine_gradients(&t->engine, &t->train.samples, t->progress.iteration + 1);
     CLV_TRY(decisions_check(t, &step, lr));
     CLV_TRY(update(t, &step, lr));

@@ -49,6 +49,7 @@ typedef struct clv_trainer {
     clv_saving *saving; /* a checkpoint on its way; NULL: none */
     int64_t saving_iteration;
     double waited; /* seconds that it took from the run */
+    clv_scaler_rules scaling;
     clv_report report;
     bool engine_made;
 } clv_trainer;

@@ -81,7 +81,7 @@ static void metrics_add(clv_trainer *t, const clv_step *step, double lr, double 
     member(&line, "lm_loss", step->loss);
     member(&line, "grad_norm", step->grad_norm);
     member(&line, "learning_rate", lr);
-    member(&line, "loss_scale", 1.0);
+    member(&line, "loss_scale", t->progress.scaler.scale > 0.0 ? t->progress.scaler.scale : 1.0);
     member(&line, "skipped", (double)t->progress.skipped);
     member(&line, "seconds", seconds);
     member(&line, "tokens_per_second", tokens);
@@ -103,13 +103,26 @@ static void duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%lld:%02lld", (long long)(s / 60), (long long)(s % 60));
 }
 
+/* " | loss scale 65536 | 2 skipped", as far as there is something to say. */
+static void troubles(const clv_trainer *t, char *out, size_t size)
+{
+    const double scale = t->progress.scaler.scale;
+    int used = 0;
+    out[0] = 0;
+    if (scale > 0.0)
+        used = snprintf(out, size, " | loss scale %g", scale);
+    if (t->progress.skipped > 0)
+        snprintf(out + used, size - (size_t)used, " | %lld skipped", (long long)t->progress.skipped);
+}
+
 static void line_print(clv_trainer *t, const clv_step *step, double lr)
 {
     clv_report *r = &t->report;
     const double tokens = r->seconds > 0 ? (double)r->tokens / r->seconds : 0.0;
     const double share = tokens * clv_model_flops(&t->config, t->seq_length) / (t->rt.peak * clv_comm_size(t->world));
     const int64_t done = t->progress.iteration - r->first_iteration, left = t->iterations - t->progress.iteration;
-    char rest[32], loss[32] = "n/a", samples[64] = "";
+    char rest[32], loss[32] = "n/a", samples[64] = "", more[96];
+    troubles(t, more, sizeof more);
     duration((clv_seconds() - r->first) / (double)CLV_MAX(done, 1) * (double)left, rest, sizeof rest);
     if (t->batches.count > 1 || t->options->is_set.train_samples)
         snprintf(samples, sizeof samples, " | %lld samples, batch %lld", (long long)t->progress.samples,
@@ -119,7 +132,7 @@ static void line_print(clv_trainer *t, const clv_step *step, double lr)
     clv_log(CLV_LOG_INFO,
             "iteration %5lld/%lld%s | loss %s | grad norm %.3f | lr %.2e | %.0f tokens/s | %.1f %% of peak%s | %s left",
             (long long)t->progress.iteration, (long long)t->iterations, samples, loss, step->grad_norm, lr, tokens,
-            100.0 * share, t->progress.skipped > 0 ? " | some skipped" : "", rest);
+            100.0 * share, more, rest);
     r->seconds = 0;
     r->tokens = 0;
 }

@@ -189,11 +189,14 @@ static clv_status engine_open(clv_trainer *t)
 {
     const clv_options *o = t->options;
     clv_recompute recompute;
+    clv_dtype dtype;
     CLV_TRY(clv_options_recompute(o, &recompute));
+    CLV_TRY(clv_options_storage(o, &dtype));
     const clv_engine_spec spec = {.config = &t->config,
                                   .stages = &t->stages,
                                   .schedule = clv_options_schedule(o),
                                   .recompute = recompute,
+                                  .dtype = dtype,
                                   .micros = clv_sampler_micros(&t->train.sampler),
                                   .sequence_parallel = o->sequence_parallel,
                                   .vocab_divisor = o->make_vocab_size_divisible_by,
@@ -283,6 +286,8 @@ static clv_status weights_open(clv_trainer *t, const char *folder, bool resumabl
     t->progress.skipped = saved.skipped;
     t->progress.optimizer_step = saved.optimizer_step;
     t->progress.updated_samples = saved.updated_samples;
+    if (t->scaling.dynamic && saved.scaler.scale > 0.0)
+        t->progress.scaler = saved.scaler;
     e->optimizer.step = o->no_load_optim ? 0 : saved.optimizer_step;
     clv_log(CLV_LOG_INFO, "resumed %s at iteration %lld (%lld samples)", folder, (long long)saved.iteration,
             (long long)saved.samples);
@@ -342,8 +347,12 @@ static clv_status schedule_report(const clv_trainer *t)
 static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
 {
     const clv_options *o = t->options;
+    clv_dtype dtype;
     CLV_TRY(length_check(o));
+    CLV_TRY(clv_options_storage(o, &dtype));
     CLV_TRY(tokenizer_open(t));
+    t->scaling = clv_options_scaler(o);
+    t->progress.scaler = clv_scaler_start(&t->scaling);
     if (o->load != NULL) {
         const clv_status st = clv_checkpoint_find(o->load, folder, resumable);
         if (st.code != CLV_OK && !o->allow_missing_checkpoint)
