@@ -393,7 +393,7 @@ static void floats(clv_ctx *cx, clv_tensor t, float *out, const float *in)
     for (int64_t at = 0; at < n; at += PIECE) {
         const size_t mark = clv_arena_mark(cx->temp);
         const clv_tensor part = clv_slice(flat, at, CLV_MIN(PIECE, n - at));
-        clv_tensor wide = clv_new_as(cx->temp, CLV_F32, part.dim[0], 1);
+        const clv_tensor wide = clv_placed(clv_new_as(cx->temp, CLV_F32, part.dim[0], 1), part.place);
         if (out != NULL) {
             clv_copy(cx, wide, part);
             clv_to_host(cx, out + at, wide);
