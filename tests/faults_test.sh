@@ -133,6 +133,22 @@ expect 0 '[0-9]* skipped' "${two[@]}" "${resume[@]}" --lr 1e30 --no-check-for-na
 [ "$(tail -1 skips | grep -c '"skipped":5[.,]')" -eq 1 ] || complain "skipped updates: $(tail -1 skips)"
 [ "$(grep -c lm_loss skips)" -eq 6 ] || complain "metrics of a run with skips: $(cat skips)"
 
+# ---- fp16: the scale falls from where it starts, skips change nothing but the counts, and at the floor the run ends ----
+number() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" "$2" | xargs; }
+expect 0 'loss scale .* skipped' "${two[@]}" --fp16 --train-iters 6 --metrics scales
+[ "$(number loss_scale scales)" = '4294967296.0 2147483648.0 1073741824.0 536870912.0 268435456.0 134217728.0' ] ||
+    complain "the scale from 2^32: $(number loss_scale scales)"
+expect 0 'saved in skipped' "${two[@]}" --fp16 --loss-scale 1e30 --train-iters 5 --save skipped
+for want in '"optimizer_step":0' '"updated_samples":0' '"skipped":5' '"iteration":5'; do
+    grep -q "$want" skipped/iter_0000005/training/state.json || complain "a run of skips is saved without $want"
+done
+expect 0 'resumed skipped.* at iteration 5' "${two[@]}" --bf16 --load skipped --train-iters 7
+expect 3 'overflowed 20 times in a row at a loss scale of 1, which is --min-loss-scale' "${two[@]}" --fp16 \
+    --initial-loss-scale 4 --lr 1e30 --lr-decay-style constant --train-iters 60 --metrics floor
+[ "$(number loss_scale floor | tr ' ' '\n' | sort -un | head -1)" = 1.0 ] || complain "below the floor: $(number loss_scale floor)"
+expect 3 'iteration [0-9]*: .*not finite' "${two[@]}" --bf16 --lr 1e38 --lr-decay-style constant --train-iters 9
+expect 2 'give one' "${two[@]}" --bf16 --fp16 --train-iters 1
+
 # ---- a token outside the vocabulary ----
 cp data_text_document.idx bad.idx
 cp data_text_document.bin bad.bin

@@ -267,6 +267,20 @@ static void test_conversions(void **state)
         }
 }
 
+static clv_tensor halved(fixture *f, clv_tensor t, clv_dtype type)
+{
+    const clv_tensor half = clv_tensor_typed(&f->data, type, t.ndim, t.dim);
+    clv_narrow(half.data, type, t.data, (size_t)clv_numel(t));
+    return half;
+}
+
+static clv_tensor widened(fixture *f, clv_tensor t)
+{
+    const clv_tensor wide = clv_tensor_typed(&f->data, CLV_F32, t.ndim, t.dim);
+    clv_widen(wide.data, t.data, t.dtype, (size_t)clv_numel(t));
+    return wide;
+}
+
 /* ---- products -------------------------------------------------------------------------------------------------- */
 
 static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size, bool add, bool biased)
@@ -305,11 +319,45 @@ static void test_products(void **state)
     }
 }
 
+/* Halves in more than one block in each direction: the blocks' sums are those of the whole. */
+static void test_half_products(void **state)
+{
+    fixture *f = *state;
+    static const int64_t sizes[][3] = {{1100, 9, 20}, {9, 1100, 20}, {20, 9, 2100}, {3, 70, 90}};
+    clv_backend_threads_set(2);
+    for (size_t i = 0; i < CLV_COUNT(sizes); i++)
+        for (int way = 0; way < 12; way++) {
+            const size_t mark = clv_arena_mark(&f->data);
+            const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+            const clv_gemm_kind kind = (clv_gemm_kind)(way % 3);
+            const clv_dtype type = way % 2 == 0 ? CLV_BF16 : CLV_F16;
+            clv_gemm g = {.kind = kind, .accumulate = kind == CLV_TN};
+            g.a = halved(f, kind == CLV_TN ? filled(f, 1, 1, k, m) : filled(f, 1, 1, m, k), type);
+            g.b = halved(f, kind == CLV_NT ? filled(f, 2, 1, n, k) : filled(f, 2, 1, k, n), type);
+            if (kind == CLV_NT)
+                g.bias = halved(f, filled(f, 4, 1, 1, n), type);
+            const bool half = kind != CLV_TN && way < 6;
+            const clv_tensor c = filled(f, 3, 1, m, n);
+            const clv_tensor ref = half ? halved(f, c, type) : like(f, c), cpu = like(f, ref);
+            g.c = ref;
+            clv_backend_ref()->gemm(&f->cx, &g);
+            g.c = cpu;
+            for (size_t t = 0; t < f->count; t++) {
+                memcpy(cpu.data, half ? halved(f, c, type).data : c.data, clv_bytes(cpu));
+                f->tables[t]->gemm(&f->cx, &g);
+                assert_close(widened(f, cpu), widened(f, ref), !half ? 1e-6 : type == CLV_BF16 ? 0x1p-7 : 0x1p-10);
+            }
+            assert_int_equal(f->temp.used, 0);
+            clv_arena_release(&f->data, mark);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_decode), cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_exp),       cmocka_unit_test(test_conversions),      cmocka_unit_test(test_products),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_attention_decode), cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_exp),           cmocka_unit_test(test_conversions),      cmocka_unit_test(test_products),
+        cmocka_unit_test(test_half_products),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
