@@ -182,6 +182,12 @@ cp data_text_document.idx bad.idx
 truncate -s 40 bad.bin
 expect 1 'bad.bin' "${two[@]}" --data-path bad --train-iters 9
 
+# ---- what only one rank meets: all leave, with its words; ranks that were told different things are found out ----
+alone=("$cleave" train --config run.yaml --tensor-model-parallel-size 2 --train-iters 4)
+expect 1 'missing.idx' "$mpirun" -n 1 "${alone[@]}" : -n 1 "${alone[@]}" --data-path missing
+expect 3 'learning rate differs between ranks: 0.001.* and 0.002' "$mpirun" -n 1 "${alone[@]}" : \
+    -n 1 "${alone[@]}" --lr 2e-3
+
 # ---- sizes that do not fit: soon, once, with the values and what would fit ----
 allowed=5
 new=("$cleave" train --mock-data --vocab-size 97 --num-layers 2 --hidden-size 48 --num-attention-heads 6 --seq-length 32
