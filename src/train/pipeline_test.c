@@ -24,7 +24,7 @@ static clv_config config_make(const setting *k)
     clv_config c = clv_config_default();
     c.vocab = VOCAB;
     c.hidden = k->hidden;
-    c.layers = 8;
+    c.layers = k->hidden < 1000 ? 8 : 4;
     c.heads = c.kv_heads = 2;
     c.head_dim = 8;
     c.ffn = 48;
@@ -181,7 +181,7 @@ static int synchronous_sends(clv_comm *world)
 /* 256 x 4 x 2,048 numbers between stages, 8 MiB. */
 static int large_messages(clv_comm *world)
 {
-    const setting k = {"8 MiB", CLV_1F1B, 2, clv_comm_size(world), false, 256, 2048, 4, 1};
+    const setting k = {"8 MiB", CLV_1F1B, 1, clv_comm_size(world), false, 256, 2048, 4, 1};
     return pipeline_expect(world, &k);
 }
 

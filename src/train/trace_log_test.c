@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { ITERATIONS = 6, MOST = 1 << 14 };
+enum { ITERATIONS = 4, MOST = 1 << 14 };
 
 typedef struct slice {
     int process, thread, iteration, part, micro;
