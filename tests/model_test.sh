@@ -74,7 +74,7 @@ cmp one out || complain "another text on two ranks: $(cat one out)"
 # ---- refused before anything runs, in words, by all ranks ----
 expect 1 'num-layers is 3, but the model has 2' "$cleave" train --config run.yaml --tensor-model-parallel-size 1 \
     --no-sequence-parallel --load run --num-layers 3 --train-iters 40
-expect 2 'bf16 is not in this version' "$mpirun" -n 2 "$cleave" train --config run.yaml --bf16
+expect 2 'context parallelism is not in this version' "$mpirun" -n 2 "$cleave" train --config run.yaml --context-parallel-size 2
 expect 2 'micro-batch-size 0 is out of range' "$cleave" train --config run.yaml --micro-batch-size 0
 expect 1 'hidden-size 64 .* num-attention-heads 5; use 4 or 8' "$mpirun" -n 2 "$cleave" train --config run.yaml \
     --num-attention-heads 5 --train-iters 1
