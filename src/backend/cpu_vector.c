@@ -4,6 +4,10 @@
  */
 #include "cpu_internal.h"
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 enum {
     PIECE = 1 << 15, /* elements a thread takes at once */
     SUMS = 256,      /* pieces of a sum */
@@ -31,10 +35,53 @@ CPU_BODY void convert_to(void *y, clv_dtype y_type, const void *x, int64_t n, cl
         cpu_put(y, i, cpu_get(x, i, x_type), y_type);
 }
 
+/* Where the processor converts f16 itself, eight at a time; the number of values that were. */
+#if defined(__F16C__)
+static int64_t f16_widen(float *y, const uint16_t *x, int64_t n)
+{
+    for (int64_t i = 0; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+    return n / 8 * 8;
+}
+
+static int64_t f16_narrow(uint16_t *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return n / 8 * 8;
+}
+#else
+static int64_t f16_widen(float *y, const uint16_t *x, int64_t n)
+{
+    (void)y, (void)x, (void)n;
+    return 0;
+}
+
+static int64_t f16_narrow(uint16_t *y, const float *x, int64_t n)
+{
+    (void)y, (void)x, (void)n;
+    return 0;
+}
+#endif
+
+static void f16_convert(void *y, clv_dtype y_type, const void *x, int64_t n)
+{
+    if (y_type == CLV_F32) {
+        const int64_t done = f16_widen(y, x, n);
+        convert_to((float *)y + done, CLV_F32, (const uint16_t *)x + done, n - done, CLV_F16);
+    } else {
+        const int64_t done = f16_narrow(y, x, n);
+        convert_to((uint16_t *)y + done, CLV_F16, (const float *)x + done, n - done, CLV_F32);
+    }
+}
+
 void CPU(convert)(void *y, clv_dtype y_type, const void *x, clv_dtype x_type, int64_t n)
 {
     if (y_type == x_type)
         memmove(y, x, (size_t)n * clv_dtype_size(y_type));
+    else if ((y_type == CLV_F32 && x_type == CLV_F16) || (y_type == CLV_F16 && x_type == CLV_F32))
+        f16_convert(y, y_type, x, n);
     else if (y_type == CLV_F32)
         CPU_TYPED(x_type, convert_to, y, CLV_F32, x, n);
     else if (y_type == CLV_BF16)
