@@ -15,6 +15,7 @@ typedef struct variant {
     double dropout;
     int64_t kv_heads, divisor;
     int dp;
+    clv_dtype dtype;
 } variant;
 
 static const variant VARIANTS[] = {
@@ -27,6 +28,10 @@ static const variant VARIANTS[] = {
     {"llama, 1 head, sequence shards", .llama = true, .sequence_parallel = true, .kv_heads = 1, .divisor = 8, .dp = 1},
     {"llama, evaluation", .llama = true, .inference = true, .kv_heads = 8, .divisor = 1, .dp = 1},
     {"llama, data-parallel", .llama = true, .dropout = 0.1, .kv_heads = 8, .divisor = 1, .dp = 2},
+    {"llama, bf16", .llama = true, .kv_heads = 2, .divisor = 1, .dp = 1, .dtype = CLV_BF16},
+    {"gpt, f16, sequence shards", .sequence_parallel = true, .dropout = 0.1, .kv_heads = 8, .divisor = 1, .dp = 1,
+     .dtype = CLV_F16},
+    {"gpt, bf16, distributed optimizer", .distributed = true, .kv_heads = 8, .divisor = 1, .dp = 2, .dtype = CLV_BF16},
     {"gpt, distributed optimizer", .distributed = true, .sequence_parallel = true, .kv_heads = 8, .divisor = 1,
      .dp = 2},
 };
@@ -88,6 +93,7 @@ static int variant_expect(clv_comm *world, const variant *v)
                                   .per_token_loss = true,
                                   .training = !v->inference,
                                   .documents = v->documents,
+                                  .dtype = v->dtype,
                                   .distributed_optimizer = v->distributed,
                                   .overlap_grad_reduce = v->distributed,
                                   .backend = "cpu",
