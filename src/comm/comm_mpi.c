@@ -365,9 +365,7 @@ static const clv_comm_ops mpi_ops;
 
 static clv_comm *mpi_split(clv_comm *parent, int color, int key, int rank, int size)
 {
-    if (size == 1)
-        return clv_comm_self_open();
-    mpi_comm *p = mpi_of(parent), *c = clv_alloc(1, sizeof *c);
+    mpi_comm *p = mpi_of(parent), *c = clv_alloc(1, sizeof *c); /* collective also for a group of one */
     clv_comm_init(&c->base, &mpi_ops, rank, size);
     c->base.piece = parent->piece;
     c->base.synchronous = parent->synchronous;

@@ -382,6 +382,26 @@ static int groups(clv_comm *world, clv_layout layout)
     return failed;
 }
 
+/* A pipeline over all ranks, of any number: the end stages share a group, the others stand apart. */
+static int ends_case(clv_comm *world)
+{
+    int failed = 0;
+    const int rank = clv_comm_rank(world), size = clv_comm_size(world);
+    clv_mesh *mesh;
+    const clv_status st = clv_mesh_create(&mesh, world, &(clv_layout){.pp = size});
+    EXPECT(st.code == CLV_OK, "%s", st.text);
+    clv_comm *ends = clv_mesh_ends(mesh);
+    const bool end = size > 1 && (rank == 0 || rank == size - 1);
+    EXPECT((ends != NULL) == end, "stage %d of %d: an end %d", rank, size, ends != NULL);
+    if (ends != NULL) {
+        int64_t sum = rank;
+        clv_all_reduce(ends, &sum, &sum, 1, CLV_I64, CLV_SUM);
+        EXPECT(sum == size - 1, "the ends' numbers add to %lld", (long long)sum);
+    }
+    clv_mesh_destroy(mesh);
+    return failed;
+}
+
 static int mesh_case(clv_comm *world)
 {
     const int n = clv_comm_size(world);
@@ -448,6 +468,7 @@ int main(int argc, char **argv)
         {"agree and decide", agree_case},
         {"ledger", ledger_case},
         {"mesh", mesh_case},
+        {"ends of a pipeline", ends_case},
         {"waiting in a circle", circle_case},
         {"small pieces", small_pieces_case},
         {0},

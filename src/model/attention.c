@@ -84,8 +84,8 @@ clv_self_attention clv_self_attention_create(clv_builder *b, const char *prefix,
                             .windowed = c->window > 0 && layer >= c->window_first};
     a.qkv = qkv_create(b, prefix);
     if (c->qk_norm) { /* each rank sees its own heads only: always a partial sum over tp */
-        a.q_norm = clv_builder_norm(b, prefix, "self_attention.q_layernorm", d, CLV_TP);
-        a.k_norm = clv_builder_norm(b, prefix, "self_attention.k_layernorm", d, CLV_TP);
+        a.q_norm = clv_builder_norm(b, CLV_RMSNORM, prefix, "self_attention.q_layernorm", d, CLV_TP);
+        a.k_norm = clv_builder_norm(b, CLV_RMSNORM, prefix, "self_attention.k_layernorm", d, CLV_TP);
     }
     proj_create(b, prefix, &a);
     return a;

@@ -16,9 +16,9 @@ clv_block clv_block_create(clv_builder *b, int64_t layer)
     char prefix[48];
     snprintf(prefix, sizeof prefix, "decoder.layers.%lld.", (long long)layer);
     clv_block block = {.dropout = b->config->hidden_dropout, .layer = layer, .recompute = b->recompute};
-    block.norm1 = clv_builder_norm(b, prefix, "input_layernorm", b->config->hidden, edge_sum);
+    block.norm1 = clv_builder_norm(b, b->config->norm, prefix, "input_layernorm", b->config->hidden, edge_sum);
     block.attention = clv_self_attention_create(b, prefix, layer);
-    block.norm2 = clv_builder_norm(b, prefix, "pre_mlp_layernorm", b->config->hidden, edge_sum);
+    block.norm2 = clv_builder_norm(b, b->config->norm, prefix, "pre_mlp_layernorm", b->config->hidden, edge_sum);
     block.mlp = clv_mlp_create(b, prefix);
     return block;
 }

@@ -14,7 +14,8 @@ enum { CHUNK_BYTES = 64 << 20 }; /* of logits: large enough that W is read few t
 clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding)
 {
     const unsigned edge_sum = b->edge == CLV_S0 ? CLV_TP : 0;
-    clv_head head = {.norm = clv_builder_norm(b, "", "decoder.final_layernorm", b->config->hidden, edge_sum)};
+    clv_head head = {
+        .norm = clv_builder_norm(b, b->config->norm, "", "decoder.final_layernorm", b->config->hidden, edge_sum)};
     const bool tied = b->config->tied;
     if (tied && embedding != NULL) {
         head.output = embedding->word;

@@ -54,7 +54,8 @@ typedef struct clv_param_spec {
 /* `count` records that lie next to each other in memory: they share their columns, and one matrix product reads them
  * all. Returns the fused view (w, dw); its rows are the sum of the local rows. */
 clv_linear clv_builder_add(clv_builder *b, const clv_param_spec *specs, size_t count);
-clv_norm clv_builder_norm(clv_builder *b, const char *prefix, const char *name, int64_t size, unsigned sum_axes);
+clv_norm clv_builder_norm(clv_builder *b, clv_norm_kind kind, const char *prefix, const char *name, int64_t size,
+                          unsigned sum_axes);
 /* The bucket ends here: what is added next begins another. */
 void clv_builder_cut(clv_builder *b);
 /* No more is added: the records learn their buckets. */

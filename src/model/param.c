@@ -128,10 +128,11 @@ clv_linear clv_builder_add(clv_builder *b, const clv_param_spec *specs, size_t c
     return l;
 }
 
-clv_norm clv_builder_norm(clv_builder *b, const char *prefix, const char *name, int64_t size, unsigned sum_axes)
+clv_norm clv_builder_norm(clv_builder *b, clv_norm_kind kind, const char *prefix, const char *name, int64_t size,
+                          unsigned sum_axes)
 {
     char full[64];
-    clv_norm norm = {.kind = b->config->norm, .eps = (float)b->config->norm_eps};
+    clv_norm norm = {.kind = kind, .eps = (float)b->config->norm_eps};
     snprintf(full, sizeof full, "%s.weight", name);
     const clv_param_spec gain = {
         .prefix = prefix, .name = full, .rows = size, .split_dim = -1, .sum_axes = sum_axes, .init = CLV_INIT_ONES};

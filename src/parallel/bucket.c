@@ -78,10 +78,12 @@ static clv_pending reduce_begin(clv_ctx *cx, const clv_param *params, const clv_
 void clv_gradients_ready(clv_ctx *cx, clv_gradients *g, size_t from)
 {
     while (g != NULL && g->begun > from) {
-        if (g->ended - g->begun == g->limit)
+        if (g->limit > 0 && g->ended - g->begun == g->limit)
             clv_pending_end(&g->pending[--g->ended]);
         g->begun--;
         g->pending[g->begun] = reduce_begin(cx, g->params, &g->bucket[g->begun]);
+        if (g->limit == 0)
+            clv_pending_end(&g->pending[--g->ended]);
     }
 }
 

@@ -171,7 +171,7 @@ typedef struct clv_gradients {
     const clv_bucket *bucket;
     size_t count;        /* buckets, in order of the forward */
     size_t begun, ended; /* those from here on are on their way; are complete */
-    size_t limit;        /* as many at once */
+    size_t limit;        /* as many at once; 0: each ends before the next begins */
     clv_pending *pending;
 } clv_gradients;
 clv_gradients clv_gradients_create(const clv_param *params, const clv_bucket *bucket, size_t count, size_t limit);

@@ -106,3 +106,11 @@ clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable)
     *resumable = clv_file_exists(inside);
     return clv_ok();
 }
+
+void clv_checkpoint_share(clv_comm *world, char *folder, bool *resumable)
+{
+    uint8_t flag = *resumable ? 1 : 0;
+    clv_broadcast(world, folder, CLV_PATH, CLV_U8, 0);
+    clv_broadcast(world, &flag, 1, CLV_U8, 0);
+    *resumable = flag != 0;
+}

@@ -72,7 +72,7 @@ void clv_engine_parts(clv_engine *e, const clv_mesh *mesh, const clv_stages *sta
             c->part = part;
             clv_gpt_create(&c->model, e->spec.config, &options, mesh, &e->weights, &e->grads);
             c->gradients = clv_gradients_create(c->model.params, c->model.buckets, c->model.bucket_count,
-                                                (size_t)CLV_MAX(IN_FLIGHT * stages->stages / stages->parts, 1));
+                                                (size_t)(IN_FLIGHT * stages->stages / stages->parts));
             records_add(e, &c->model, stage, true);
         } else {
             clv_gpt other;
@@ -120,9 +120,9 @@ static void wires_create(clv_engine *e)
 void clv_engine_build(clv_engine *e, const clv_backend *backend, const clv_mesh *mesh, const size_t *slots)
 {
     const clv_engine_spec *spec = &e->spec;
-    /* Reductions hide behind weight gradients. */
-    const bool wires =
-        clv_mesh_size(mesh, CLV_TP) > 1 || (spec->overlap_grad_reduce && clv_mesh_size(mesh, CLV_REPLICAS) > 1);
+    /* Reductions hide behind weight gradients. Not asked: whether they overlap, so that the bits do not depend on it.
+     */
+    const bool wires = clv_mesh_size(mesh, CLV_TP | CLV_REPLICAS) > 1;
     e->cx = (clv_ctx){
         .be = backend, .mesh = mesh, .save = &e->save, .temp = &e->temp, .idle = wires ? clv_mesh_progress : NULL};
     e->weights.dtype = e->save.dtype = e->temp.dtype = spec->dtype;

@@ -68,6 +68,8 @@ static size_t variants_make(variant *v)
     v[n].config.window = 5;
     v[n].config.window_first = 1;
     v[n++].config.bias_qkv = true;
+    v[n] = (variant){"q and k norms beside LayerNorm", gpt_config(), 0.0, 1, false};
+    v[n++].config.qk_norm = true;
     v[n] = (variant){"gpt, hidden dropout, relu", gpt_config(), 0.0, 1, false};
     v[n].config.act = CLV_RELU;
     v[n++].config.hidden_dropout = 0.2;

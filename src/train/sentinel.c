@@ -46,21 +46,25 @@ static clv_status tensor_check(clv_ctx *cx, const clv_param *p, const char *what
                     what, p->name, clv_mesh_size(cx->mesh, replicas));
 }
 
+static clv_status first_of(clv_status a, clv_status b)
+{
+    return a.code != CLV_OK ? a : b;
+}
+
 clv_status clv_sentinel_check(clv_ctx *cx, const clv_param *params, size_t count, const clv_optimizer *optimizer)
 {
     clv_status worst = clv_ok();
     for (size_t i = 0; i < count; i++) { /* every rank goes through all: the checks communicate */
         if (!params[i].here)
             continue;
-        clv_status st = tensor_check(cx, &params[i], "the weight", params[i].w, false);
-        if (st.code == CLV_OK && optimizer != NULL && optimizer->count > 0) {
-            st = tensor_check(cx, &params[i], "the first moment", optimizer->m[i], true);
-            const clv_status second = tensor_check(cx, &params[i], "the second moment", optimizer->v[i], true);
-            st = st.code != CLV_OK ? st : second;
+        const clv_param *p = &params[i];
+        worst = first_of(worst, tensor_check(cx, p, "the weight", p->w, false));
+        if (optimizer != NULL && optimizer->count > 0) {
+            worst = first_of(worst, tensor_check(cx, p, "the first moment", optimizer->m[i], true));
+            worst = first_of(worst, tensor_check(cx, p, "the second moment", optimizer->v[i], true));
         }
-        if (st.code == CLV_OK && params[i].master.ndim > 0)
-            st = tensor_check(cx, &params[i], "the master", params[i].master, true);
-        worst = worst.code != CLV_OK ? worst : st;
+        if (p->master.ndim > 0)
+            worst = first_of(worst, tensor_check(cx, p, "the master", p->master, true));
     }
     return clv_comm_agree(clv_mesh_world(cx->mesh), worst);
 }

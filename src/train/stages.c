@@ -191,6 +191,11 @@ clv_status clv_stages_make(clv_stages *out, const clv_options *o, int64_t layers
     int chunks = 1;
     *out = (clv_stages){0};
     CLV_TRY(chunks_find(o, layers, p, &chunks));
+    if (chunks > 1 && p < 2)
+        return clv_fail(CLV_BAD_INPUT,
+                        "--pipeline-chunks: several chunks a stage need pipeline-model-parallel-size of at "
+                        "least 2, not %d",
+                        p);
     if (o->pipeline_model_parallel_layout != NULL && ends)
         return clv_fail(CLV_BAD_USAGE, "give a pipeline layout, or counts for the first and last stage, not both");
     clv_stages s = {.layers = clv_alloc((size_t)(p * chunks), sizeof(int64_t)), .parts = p * chunks, .stages = p};

@@ -183,6 +183,8 @@ clv_status clv_checkpoint_end(clv_saving **saving);
 /* Finds what `path` means: a root with `latest`, an iter_ folder, or a plain Hugging Face folder. out holds 4096 bytes.
  * *resumable: has training/. */
 clv_status clv_checkpoint_find(const char *path, char *out, bool *resumable);
+/* All ranks take what rank 0 found: `latest` may move between two looks. Collective: world. */
+void clv_checkpoint_share(clv_comm *world, char *folder, bool *resumable);
 /* Each rank reads the boxes that it holds. Every tensor of the file is used, every parameter is filled, or it is an
  * error with names and shapes. Collective: world. */
 clv_status clv_checkpoint_load(const clv_checkpoint *c, const char *folder);
@@ -292,6 +294,7 @@ typedef struct clv_engine_spec {
     bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
     bool training;       /* gradients, moments, activations for a backward */
     bool documents;      /* batches carry document starts */
+    bool logits;         /* clv_engine_logits will be called: room for those of a whole micro-batch */
     bool distributed_optimizer; /* moments and masters are split over the data-parallel ranks */
     bool overlap_grad_reduce;   /* gradients are summed over them while the last backward goes on */
     const char *backend;

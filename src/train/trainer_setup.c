@@ -118,8 +118,16 @@ static clv_status prefixes_parse(const clv_list *list, const char **prefix, doub
     return clv_ok();
 }
 
-static clv_status dataset_open(clv_trainer *t, const clv_list *list, const char *split, int which, clv_dataset **out)
+typedef struct clv_source { /* which data, and how much of it the run will read */
+    const clv_list *list;
+    const char *split;
+    int which; /* part of the split */
+    int64_t samples;
+} clv_source;
+
+static clv_status dataset_open(clv_trainer *t, const clv_source *from, clv_dataset **out)
 {
+    const clv_list *list = from->list;
     const clv_options *o = t->options;
     const char **prefix = clv_alloc(list->count, sizeof *prefix);
     double *weight = clv_alloc(list->count, sizeof *weight);
@@ -129,14 +137,14 @@ static clv_status dataset_open(clv_trainer *t, const clv_list *list, const char 
     const clv_dataset_spec spec = {.prefix = prefix,
                                    .weight = weighted ? weight : NULL,
                                    .count = count,
-                                   .split = split,
-                                   .which = which,
+                                   .split = from->split,
+                                   .which = from->which,
                                    .seq_length = t->seq_length,
                                    .vocab = t->config.vocab,
                                    .seed = (uint64_t)o->seed,
                                    .order =
                                        strcmp(o->data_order, "megatron") == 0 ? CLV_ORDER_MEGATRON : CLV_ORDER_STABLE,
-                                   .samples = which == 0 ? t->train_samples : o->eval_iters * t->global_batch};
+                                   .samples = from->samples};
     if (st.code == CLV_OK)
         st = clv_dataset_open(out, &spec);
     free(prefix);
@@ -160,28 +168,46 @@ static void feed_open(clv_trainer *t, clv_feed *feed, clv_dataset *data)
     clv_feed_open(feed, data, &sampler, &rules, t->seq_length);
 }
 
-static clv_status data_open(clv_trainer *t)
+/* Validation data of its own, or a part of the training data's split. That a split leaves nothing for it is no error,
+ * and every rank must come to the same answer. */
+static clv_status valid_open(clv_trainer *t)
 {
     const clv_options *o = t->options;
-    const bool own_valid = o->valid_data_path.count > 0;
+    const bool own = o->valid_data_path.count > 0;
+    const clv_source from = {.list = own ? &o->valid_data_path : &o->data_path,
+                             .split = own ? NULL : o->split,
+                             .which = own ? 0 : 1,
+                             .samples = o->eval_iters * t->global_batch};
+    clv_dataset *data = NULL;
+    const clv_status mine = dataset_open(t, &from, &data), st = clv_comm_agree(t->world, mine);
+    if (st.code == CLV_OK) {
+        feed_open(t, &t->valid, data);
+        return clv_ok();
+    }
+    if (mine.code == CLV_OK)
+        clv_dataset_close(data);
+    if (own)
+        return st;
+    clv_log(CLV_LOG_WARN, "no evaluation: %s", st.text);
+    return clv_ok();
+}
+
+static clv_status train_open(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    const int64_t updates = clv_batch_plan_updates(&t->batches, 0, t->train_samples);
+    const clv_source from = {.list = &o->data_path,
+                             .split = o->valid_data_path.count > 0 ? NULL : o->split,
+                             .samples =
+                                 clv_batch_plan_samples(&t->batches, updates)}; /* the last update is a whole one */
     clv_dataset *data;
-    CLV_TRY(dataset_open(t, &o->data_path, own_valid ? NULL : o->split, 0, &data));
+    CLV_TRY(dataset_open(t, &from, &data));
     feed_open(t, &t->train, data);
     clv_text text = {0};
     clv_dataset_describe(data, t->train_samples, &text);
     if (text.length > 0)
         clv_log(CLV_LOG_INFO, "%s", text.data);
     clv_text_free(&text);
-    if (!o->is_set.eval_interval)
-        return clv_ok();
-    const clv_status st = own_valid ? dataset_open(t, &o->valid_data_path, NULL, 0, &data)
-                                    : dataset_open(t, &o->data_path, o->split, 1, &data);
-    if (st.code == CLV_OK)
-        feed_open(t, &t->valid, data);
-    else if (own_valid)
-        return st;
-    else
-        clv_log(CLV_LOG_WARN, "no evaluation: %s", st.text);
     return clv_ok();
 }
 
@@ -344,7 +370,7 @@ static clv_status schedule_report(const clv_trainer *t)
 }
 
 /* What every rank finds for itself, the same on all, before anything is shared. */
-static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
+static clv_status options_open(clv_trainer *t, char *folder, bool *resumable)
 {
     const clv_options *o = t->options;
     clv_dtype dtype;
@@ -353,17 +379,31 @@ static clv_status local_open(clv_trainer *t, char *folder, bool *resumable)
     CLV_TRY(tokenizer_open(t));
     t->scaling = clv_options_scaler(o);
     t->progress.scaler = clv_scaler_start(&t->scaling);
-    if (o->load != NULL) {
-        const clv_status st = clv_checkpoint_find(o->load, folder, resumable);
-        if (st.code != CLV_OK && !o->allow_missing_checkpoint)
-            return clv_within(st, "--load (with --allow-missing-checkpoint a run starts fresh)");
-        if (st.code != CLV_OK) {
-            clv_log(CLV_LOG_WARN, "%s; starting fresh", st.text);
-            folder[0] = 0;
-        }
-    }
+    if (o->load == NULL)
+        return clv_ok();
+    const clv_status st = clv_checkpoint_find(o->load, folder, resumable);
+    if (st.code == CLV_OK || clv_comm_rank(t->world) > 0) /* rank 0 chooses */
+        return clv_ok();
+    if (!o->allow_missing_checkpoint)
+        return clv_within(st, "--load (with --allow-missing-checkpoint a run starts fresh)");
+    clv_log(CLV_LOG_WARN, "%s; starting fresh", st.text);
+    folder[0] = 0;
+    return clv_ok();
+}
+
+static clv_status shape_open(clv_trainer *t, const char *folder)
+{
     CLV_TRY(shape_find(t, folder));
     return sizes_find(t);
+}
+
+/* Hosts may see different files under one name: what was read must be the same everywhere. */
+static clv_status progress_agree(const clv_trainer *t)
+{
+    const clv_decision read[] = {{"iteration of the checkpoint", (double)t->progress.iteration},
+                                 {"number of samples in the checkpoint", (double)t->progress.samples},
+                                 {"optimizer step of the checkpoint", (double)t->progress.optimizer_step}};
+    return clv_sentinel_decisions(t->world, read, CLV_COUNT(read));
 }
 
 clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *options)
@@ -371,11 +411,16 @@ clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *
     char folder[4096] = "";
     bool resumable = false;
     *t = (clv_trainer){.options = options, .world = world};
-    CLV_TRY(clv_comm_agree(world, local_open(t, folder, &resumable)));
+    CLV_TRY(clv_comm_agree(world, options_open(t, folder, &resumable)));
+    clv_checkpoint_share(world, folder, &resumable);
+    CLV_TRY(clv_comm_agree(world, shape_open(t, folder)));
     CLV_TRY(clv_runtime_open(&t->rt, world, options, &t->config));
-    CLV_TRY(clv_comm_agree(world, data_open(t)));
+    CLV_TRY(clv_comm_agree(world, train_open(t)));
+    if (options->is_set.eval_interval)
+        CLV_TRY(valid_open(t));
     CLV_TRY(engine_open(t));
     CLV_TRY(clv_comm_agree(world, weights_open(t, folder, resumable)));
+    CLV_TRY(progress_agree(t));
     t->iterations =
         options->is_set.train_iters
             ? options->train_iters

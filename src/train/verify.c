@@ -39,12 +39,16 @@ void clv_judge(clv_verdict *v, const char *what, double error, double limit)
 
 /* ---- the case ---------------------------------------------------------------------------------------------------- */
 
-static clv_status read_whole(const clv_safetensors *st, const char *name, clv_dtype dtype, void **out)
+/* The whole of a tensor that must have `count` elements. */
+static clv_status read_whole(const clv_safetensors *st, const char *name, clv_dtype dtype, int64_t count, void **out)
 {
     const clv_st_tensor *t = clv_safetensors_find(st, name);
     if (t == NULL || t->dtype != dtype)
         return clv_fail(CLV_BAD_INPUT, "%s: tensor %s (%s) is missing", clv_safetensors_file(st, 0), name,
                         clv_dtype_st_name(dtype));
+    if (t->bytes != (uint64_t)count * clv_dtype_size(dtype))
+        return clv_fail(CLV_BAD_INPUT, "%s: tensor %s has %llu bytes, %lld elements were expected",
+                        clv_safetensors_file(st, 0), name, (unsigned long long)t->bytes, (long long)count);
     *out = clv_alloc(t->bytes, 1);
     return clv_safetensors_read(st, t, 0, *out, t->bytes);
 }
@@ -88,8 +92,8 @@ static clv_status case_open(clv_case *c, const char *folder)
     clv_path_join(path, sizeof path, folder, "expected.safetensors");
     CLV_TRY(clv_safetensors_open(&c->expected, path));
     CLV_TRY(clv_within(numbers_read(c), "%s", folder));
-    CLV_TRY(read_whole(c->expected, "tokens", CLV_I32, (void **)&c->tokens));
-    CLV_TRY(read_whole(c->expected, "loss_mask", CLV_F32, (void **)&c->mask));
+    CLV_TRY(read_whole(c->expected, "tokens", CLV_I32, c->steps * c->batch * (c->seq_length + 1), (void **)&c->tokens));
+    CLV_TRY(read_whole(c->expected, "loss_mask", CLV_F32, c->steps * c->batch * c->seq_length, (void **)&c->mask));
     for (int64_t i = 0; i < c->steps * c->batch * (c->seq_length + 1); i++)
         if (c->tokens[i] < 0 || c->tokens[i] >= c->config.vocab)
             return clv_fail(CLV_BAD_INPUT, "%s: token %d at %lld is not below the vocabulary of %lld", path,
@@ -133,13 +137,13 @@ static clv_span span_of(const clv_case *c, const char *lead, const clv_file_slot
     char name[160];
     snprintf(name, sizeof name, "%s%s", lead, slot->name);
     float *want = NULL;
-    if (read_whole(c->expected, name, CLV_F32, (void **)&want).code != CLV_OK) {
+    const int64_t all = slot->dim[0] * (slot->ndim > 1 ? slot->dim[1] : 1);
+    if (read_whole(c->expected, name, CLV_F32, all, (void **)&want).code != CLV_OK) {
         free(want);
         return (clv_span){NAN, NAN};
     }
     clv_span span = {0, 0};
     const int64_t rows = p->whole[0], columns = p->ndim > 1 ? p->whole[1] : 1;
-    const int64_t all = slot->dim[0] * (slot->ndim > 1 ? slot->dim[1] : 1);
     for (int64_t i = 0; i < all; i++)
         span.largest = fmax(span.largest, fabs((double)want[i]));
     for (int64_t i = 0; i < rows; i++)
@@ -205,7 +209,9 @@ static clv_status logits_compare(const clv_case *c, clv_engine *e, clv_verdict *
 {
     clv_logits_check k = {.c = c, .e = e};
     float *want = NULL;
-    CLV_TRY(read_whole(c->expected, "logits", CLV_F32, (void **)&want));
+    CLV_TRY(clv_comm_agree(
+        clv_mesh_world(e->cx.mesh),
+        read_whole(c->expected, "logits", CLV_F32, c->batch * c->seq_length * c->config.vocab, (void **)&want)));
     int64_t *index = clv_alloc((size_t)c->batch, sizeof *index);
     const clv_samples samples = samples_of(c, e->cx.mesh, 0, index);
     k.want = want;
@@ -273,6 +279,7 @@ static clv_engine_spec spec_of(const clv_case *c, const clv_options *options, co
                              .label_smoothing = c->smoothing,
                              .per_token_loss = true,
                              .training = true,
+                             .logits = true,
                              .distributed_optimizer = options->use_distributed_optimizer,
                              .overlap_grad_reduce = options->overlap_grad_reduce,
                              .backend = options->backend,
