@@ -190,6 +190,8 @@ clv_status clv_engine_create(clv_engine *engine, const clv_mesh *mesh, const clv
     const clv_status st = clv_comm_agree(clv_mesh_world(mesh), arenas_create(engine));
     if (st.code == CLV_OK)
         clv_engine_build(engine, backend, mesh, slots);
+    else
+        clv_engine_destroy(engine);
     free(slots);
     return st;
 }

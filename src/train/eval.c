@@ -82,6 +82,7 @@ static clv_status model_open(clv_evaluation *e)
 static clv_status evaluation_open(clv_evaluation *e)
 {
     CLV_TRY(clv_comm_agree(e->world, files_open(e)));
+    CLV_TRY(clv_pretrained_agree(&e->from, e->world));
     CLV_TRY(model_open(e));
     const size_t cells = (size_t)(e->batch * e->seq_length);
     e->tokens = clv_alloc(cells + (size_t)e->batch, sizeof *e->tokens);

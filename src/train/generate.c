@@ -127,6 +127,7 @@ clv_status clv_generation_open(clv_generation *g, clv_comm *world, const clv_opt
         .user = g,
     };
     CLV_TRY(clv_comm_agree(world, prompts_open(g, o)));
+    CLV_TRY(clv_pretrained_agree(&g->from, world));
     return model_open(g, o);
 }
 

@@ -17,6 +17,8 @@ typedef struct clv_pretrained {
 
 /* What --load means, its shape, its tokenizer. Errors: also a tokenizer with more ids than the model has rows. */
 clv_status clv_pretrained_open(clv_pretrained *from, const clv_options *options);
+/* Did all ranks find the same folder? `latest` may move between two looks. Collective: world. */
+clv_status clv_pretrained_agree(const clv_pretrained *from, clv_comm *world);
 void clv_pretrained_close(clv_pretrained *from);
 clv_status clv_pretrained_need_tokenizer(const clv_pretrained *from);
 /* Fills the parameters. Collective: world. */

@@ -38,6 +38,12 @@ clv_status clv_pretrained_open(clv_pretrained *from, const clv_options *options)
     return tokenizer_open(from, options->tokenizer_model);
 }
 
+clv_status clv_pretrained_agree(const clv_pretrained *from, clv_comm *world)
+{
+    const clv_decision name = {"folder of the checkpoint (its hash)", (double)(clv_hash_name(0, from->folder) >> 12)};
+    return clv_sentinel_decisions(world, &name, 1);
+}
+
 void clv_pretrained_close(clv_pretrained *from)
 {
     clv_tokenizer_free(from->tokenizer);
