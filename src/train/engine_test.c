@@ -267,6 +267,25 @@ static int means_of_means(clv_comm *world)
     return failed;
 }
 
+/* FLOP of a token by hand: 6 x 65,536 weights that multiply, and 6 x 2 x 32 x 64 of causal attention. */
+static int flops_of_a_token(clv_comm *world)
+{
+    int failed = 0;
+    clv_config c = clv_config_default();
+    c.layers = 2;
+    c.hidden = 64;
+    c.heads = 8;
+    c.kv_heads = 2;
+    c.head_dim = 8;
+    c.ffn = 96;
+    c.vocab = 128;
+    c.act = CLV_SWIGLU;
+    EXPECT(clv_model_flops(&c, 32) == 417792.0, "%.1f FLOP a token", clv_model_flops(&c, 32));
+    c.act = CLV_RELU; /* two matrices instead of three */
+    EXPECT(clv_model_flops(&c, 32) == 417792.0 - 6.0 * 2 * 64 * 96, "%.1f FLOP a token", clv_model_flops(&c, 32));
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     return mpi_test_run(&argc, &argv,
@@ -276,5 +295,6 @@ int main(int argc, char **argv)
                                      {"documents apart", documents_apart},
                                      {"micro-batches add up", micro_batches_add_up},
                                      {"means of means", means_of_means},
+                                     {"FLOP of a token", flops_of_a_token},
                                      {0}});
 }
