@@ -5,6 +5,7 @@
 #ifndef BENCH_OP_INTERNAL_H
 #define BENCH_OP_INTERNAL_H
 
+#include "comm/comm.h"
 #include "op/backend.h"
 
 enum { H = 768, N = 12, D = 64, F = 3072, V = 50304 };
@@ -12,6 +13,7 @@ enum { H = 768, N = 12, D = 64, F = 3072, V = 50304 };
 typedef struct work {
     clv_arena data, temp;
     clv_ctx cx;
+    const clv_mesh *mesh; /* of one rank */
     const clv_backend *be;
     int64_t s;                /* tokens */
     clv_tensor in[4], out[3]; /* out: what is compared */
@@ -37,7 +39,7 @@ typedef struct group {
     void (*run_peer)(work *w);
 } group;
 
-extern const group products, attentions, rows;
+extern const group products, heads, attentions, rows;
 
 /* op_operands.c */
 clv_tensor random_tensor(work *w, int64_t height, int64_t columns); /* [height, 1, columns] in -1 .. 1 */

@@ -18,6 +18,14 @@ static void make_norm(work *w)
     clv_backend_ref()->norm_forward(w->out[0], w->in[2], w->in[0], &w->norm);
 }
 
+static void make_rmsnorm(work *w)
+{
+    make_norm(w);
+    w->norm.kind = CLV_RMSNORM;
+    w->norm.b = w->norm.db = w->out[2] = (clv_tensor){0};
+    clv_backend_ref()->norm_forward(w->out[0], w->in[2], w->in[0], &w->norm);
+}
+
 static void run_norm(work *w)
 {
     w->be->norm_forward(w->out[0], w->in[2], w->in[0], &w->norm);
@@ -26,6 +34,12 @@ static void run_norm(work *w)
 static void make_norm_back(work *w)
 {
     make_norm(w);
+    w->bytes *= 2.0;
+}
+
+static void make_rmsnorm_back(work *w)
+{
+    make_rmsnorm(w);
     w->bytes *= 2.0;
 }
 
@@ -75,9 +89,22 @@ static void make_swiglu(work *w)
     w->bytes = 12.0 * F * (double)w->s;
 }
 
+static void make_swiglu_back(work *w)
+{
+    w->in[0] = random_tensor(w, w->s, 2 * F);
+    w->in[1] = random_tensor(w, w->s, F);
+    w->out[0] = random_tensor(w, w->s, 2 * F);
+    w->bytes = 20.0 * F * (double)w->s;
+}
+
 static void run_swiglu(work *w)
 {
     w->be->act_forward(w->out[0], w->in[0], CLV_SWIGLU);
+}
+
+static void run_swiglu_back(work *w)
+{
+    w->be->act_backward(w->out[0], w->in[1], w->in[0], CLV_SWIGLU);
 }
 
 static void make_residual(work *w)
@@ -196,14 +223,14 @@ static void run_adamw(work *w)
 static void make_sum(work *w)
 {
     w->in[0] = random_tensor(w, 32 * w->s, H);
-    w->in[1] = clv_new_as(&w->data, CLV_F64, 1);
-    w->be->zero(w->in[1]);
+    w->out[0] = clv_new_as(&w->data, CLV_F64, 1);
+    w->be->zero(w->out[0]);
     w->bytes = 4.0 * 32.0 * H * (double)w->s;
 }
 
 static void run_sum(work *w)
 {
-    w->be->sum_squares(w->in[1], w->in[0]);
+    w->be->sum_squares(w->out[0], w->in[0]);
 }
 
 static void make_add(work *w)
@@ -221,23 +248,26 @@ static void run_add(work *w)
 static void make_bf16(work *w)
 {
     w->in[0] = random_tensor(w, 32 * w->s, H);
-    w->in[1] = clv_new_as(&w->data, CLV_BF16, 32 * w->s, 1, H);
+    w->out[0] = clv_new_as(&w->data, CLV_BF16, 32 * w->s, 1, H);
     w->bytes = 6.0 * 32.0 * H * (double)w->s;
 }
 
 static void run_bf16(work *w)
 {
-    w->be->copy(w->in[1], w->in[0]);
+    w->be->copy(w->out[0], w->in[0]);
 }
 
 static const kernel kernels[] = {
     {"layernorm", make_norm, run_norm},
     {"layernorm backward", make_norm_back, run_norm_back},
+    {"rmsnorm", make_rmsnorm, run_norm},
+    {"rmsnorm backward", make_rmsnorm_back, run_norm_back},
     {"gelu", make_act, run_gelu},
     {"gelu backward", make_act_back, run_gelu_back},
     {"gelu tanh", make_act, run_gelu_tanh},
     {"gelu tanh backward", make_act_back, run_gelu_tanh_back},
     {"swiglu", make_swiglu, run_swiglu},
+    {"swiglu backward", make_swiglu_back, run_swiglu_back},
     {"residual + bias", make_residual, run_residual},
     {"residual, dropout", make_residual_dropout, run_residual},
     {"rope", make_rope, run_rope},

@@ -105,7 +105,10 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(a.threads)
     model = Model(a)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    try:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    except (RuntimeError, TypeError):  # older versions fuse on GPUs only
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(a.steps):
         tokens = torch.randint(0, a.vocab, (a.batch, a.seq + 1))
         start = time.perf_counter()
