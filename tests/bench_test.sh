@@ -36,4 +36,5 @@ try() {
 
 try 38 op --tokens 8 --runs 1
 try 6 comm --rounds 1 --most 4096
+try 2 tokenizer --runs 1 --text README.md
 exit $failed
