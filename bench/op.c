@@ -1,7 +1,7 @@
 /* op.c - speed of each main kernel at the shapes of GPT-2 124M, one sequence of 1024 tokens, beside its error and,
  * turn by turn in the same run, the speed of a peer.
  *
- *   bench_op [--json] [--threads N] [--tokens N] [--runs N] [--only TEXT] [--peer COMMAND]
+ *   bench_op [--json | --once] [--threads N] [--tokens N] [--runs N] [--only TEXT] [--peer COMMAND]
  *
  * Kernels that calculate are given as GFLOP/s and as a share of the measured peak of fused multiply-adds; attention
  * counts the scores that a causal mask leaves. Kernels that move memory are given as GB/s, each operand counted once
@@ -9,7 +9,7 @@
  * operands that stay in the cache. Times are the fastest of several runs, as the two peaks are. The error is the
  * largest difference from the reference backend over the largest value, on as many tokens as the reference can do in
  * a moment. A ratio is a peer's time over ours. --peer asks a second peer, a program (common/peer.c); bench/op does
- * that.
+ * that. --once runs each kernel one time, on few tokens, for scripts/counts.
  */
 #include "common/peer.h"
 #include "op_internal.h"
@@ -20,7 +20,7 @@
 #include <string.h>
 
 typedef struct settings {
-    bool json;
+    bool json, once;
     int64_t threads, tokens, runs;
     const char *only, *command; /* part of a name; a peer. NULL: all; none */
     double peak, triad;
@@ -158,11 +158,16 @@ static void print_row(const work *w, const kernel *k, const result *r, double sh
     printf("\n");
 }
 
+static bool is_wanted(const kernel *k, const settings *how)
+{
+    return how->only == NULL || strstr(k->name, how->only) != NULL;
+}
+
 static void report(work *w, const group *g, const settings *how, peer *other)
 {
     for (size_t i = 0; i < g->count; i++) {
         const kernel *k = &g->kernels[i];
-        if (how->only != NULL && strstr(k->name, how->only) == NULL)
+        if (!is_wanted(k, how))
             continue;
         const double wrong = error(w, k, how->tokens);
         result r = measure(w, g, k, how);
@@ -174,12 +179,38 @@ static void report(work *w, const group *g, const settings *how, peer *other)
     }
 }
 
+/* Callgrind counts what happens in here, by this name. */
+__attribute__((noinline)) void bench_op_counted(work *w, const kernel *k)
+{
+    k->run(w);
+}
+
+/* On as many tokens as an emulated processor does in a few seconds; what is too much at the fewest is left out. */
+static void run_once(work *w, const group *g, const settings *how)
+{
+    const double affordable = 3.2e8;
+    enum { MOST = 256, FEWEST = 64 };
+    for (size_t i = 0; i < g->count; i++) {
+        const kernel *k = &g->kernels[i];
+        if (!is_wanted(k, how))
+            continue;
+        int64_t s = MOST;
+        for (prepare(w, k, s, clv_backend_cpu()); s > FEWEST && w->flops > affordable; s /= 2)
+            prepare(w, k, s / 2, clv_backend_cpu());
+        if (w->flops > affordable)
+            continue;
+        bench_op_counted(w, k);
+        printf("%s\n", k->name);
+    }
+}
+
 static bool settings_read(settings *how, int argc, char **argv)
 {
     const bench_option options[] = {
-        {.name = "--json", .flag = &how->json},       {.name = "--threads", .number = &how->threads},
-        {.name = "--tokens", .number = &how->tokens}, {.name = "--runs", .number = &how->runs},
-        {.name = "--only", .text = &how->only},       {.name = "--peer", .text = &how->command},
+        {.name = "--json", .flag = &how->json},         {.name = "--once", .flag = &how->once},
+        {.name = "--threads", .number = &how->threads}, {.name = "--tokens", .number = &how->tokens},
+        {.name = "--runs", .number = &how->runs},       {.name = "--only", .text = &how->only},
+        {.name = "--peer", .text = &how->command},
     };
     return bench_options_read(options, CLV_COUNT(options), argc, argv);
 }
@@ -196,8 +227,9 @@ int main(int argc, char **argv)
 {
     settings how = {.threads = clv_backend_threads(), .tokens = 1024, .runs = 15};
     if (!settings_read(&how, argc, argv)) {
-        fprintf(stderr,
-                "usage: bench_op [--json] [--threads N] [--tokens N] [--runs N] [--only TEXT] [--peer COMMAND]\n");
+        fprintf(
+            stderr,
+            "usage: bench_op [--json | --once] [--threads N] [--tokens N] [--runs N] [--only TEXT] [--peer COMMAND]\n");
         return CLV_BAD_USAGE;
     }
     work w = {.s = how.tokens};
@@ -215,12 +247,18 @@ int main(int argc, char **argv)
     }
     w.mesh = mesh;
     clv_backend_threads_set((int)how.threads);
+    const group *const groups[] = {&products, &heads, &attentions, &rows};
+    if (how.once) {
+        printf("compiled by %s\n", __VERSION__);
+        for (size_t i = 0; i < CLV_COUNT(groups); i++)
+            run_once(&w, groups[i], &how);
+        return CLV_OK;
+    }
     how.peak = clv_backend_peak();
     how.triad = triad(&w.data, how.runs);
     printf(how.json ? "{\"threads\": %d, \"blas\": \"%s\", \"peak_flops\": %.6g, \"triad_bytes_per_second\": %.6g}\n"
                     : "%d threads, %s: peak %.3g FLOP/s, triad %.3g bytes/s\n",
            clv_backend_threads(), clv_backend_blas(), how.peak, how.triad);
-    const group *const groups[] = {&products, &heads, &attentions, &rows};
     for (size_t i = 0; i < CLV_COUNT(groups); i++)
         report(&w, groups[i], &how, &other);
     peer_close(&other);
