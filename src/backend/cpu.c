@@ -11,6 +11,7 @@
 
 typedef struct variant {
     const clv_backend *table;
+    bool packs; /* products are our own */
     double (*peak_burst)(int64_t rounds);
 } variant;
 
@@ -26,10 +27,10 @@ static variant choose(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-        return (variant){&clv_cpu_backend_avx512, clv_cpu_peak_burst_avx512};
+        return (variant){&clv_cpu_backend_avx512, true, clv_cpu_peak_burst_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return (variant){&clv_cpu_backend_avx2, clv_cpu_peak_burst_avx2};
-    return (variant){&clv_cpu_backend_base, clv_cpu_peak_burst_base};
+        return (variant){&clv_cpu_backend_avx2, true, clv_cpu_peak_burst_avx2};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base};
 }
 
 /* Numbers below 2^-126 become 0: they carry nothing here and cost a hundred times the others. */
@@ -40,7 +41,7 @@ static void flush_subnormals(void)
 #else
 static variant choose(void)
 {
-    return (variant){&clv_cpu_backend_base, clv_cpu_peak_burst_base};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base};
 }
 
 static void flush_subnormals(void)
@@ -123,6 +124,19 @@ static int64_t side_of(int64_t n)
     return CLV_CEIL_DIV(even, STEP) * STEP;
 }
 
+/* Blocks of about the same k; steps of 16 keep the panels of every register width in whole cache lines. */
+clv_product_plan clv_product_plan_of(cpu_size size, bool copies)
+{
+    enum { ROWS = 8, COLUMNS = 32 }; /* of the largest register tile */
+    const int64_t k = CLV_MAX(size.k, 1), even = CLV_CEIL_DIV(k, CLV_CEIL_DIV(k, CPU_K_BLOCK));
+    clv_product_plan plan = {.block = {.k = CLV_CEIL_DIV(even, CPU_LINE) * CPU_LINE}};
+    plan.block.m = CLV_MIN(CPU_M_BLOCK, size.m + ROWS);
+    plan.block.n = CLV_MIN(CPU_N_BLOCK, CLV_CEIL_DIV(size.n, COLUMNS) * COLUMNS);
+    plan.packed = plan.block.n * plan.block.k;
+    plan.floats = plan.packed + (copies ? plan.block.m * (plan.block.k + 2) : 0);
+    return plan;
+}
+
 clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g)
 {
     enum { FEW_ROWS = 4 }; /* of A and C: up to here the weights are read row by row */
@@ -136,13 +150,15 @@ clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g)
     plan.a = !a ? 0 : g->kind == CLV_TN ? one.k * clv_gemm_width(one.m) : one.m * clv_gemm_width(one.k);
     plan.b = !b ? 0 : g->kind == CLV_NT ? one.n * clv_gemm_width(one.k) : one.k * clv_gemm_width(one.n);
     plan.c = !c ? 0 : one.m * clv_gemm_width(one.n);
+    if (choose().packs)
+        plan.packed = clv_backend_threads() * clv_product_plan_of(one, g->kind == CLV_TN).floats;
     return plan;
 }
 
 size_t clv_scratch_gemm(const clv_gemm *g)
 {
     const clv_gemm_plan plan = clv_gemm_plan_of(g);
-    return (size_t)(plan.a + plan.b + plan.c) * sizeof(float);
+    return (size_t)(plan.a + plan.b + plan.c + plan.packed) * sizeof(float);
 }
 
 size_t clv_attention_tiles(int64_t dim)

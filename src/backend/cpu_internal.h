@@ -24,13 +24,13 @@
 /* A loop over rows, on all threads when `work` elements are worth waking them. */
 #define CPU_PARALLEL(work) CPU_DO_(omp parallel for schedule(static) if ((work) > CPU_SERIAL))
 
-/* Register width, and the rows x vectors of C that the tile product keeps in registers. */
+/* Register width, and the rows of C, of two registers each, that a product holds; then those of what is left over. */
 #if defined(__AVX512F__)
-enum { CPU_VEC = 16, CPU_MR = 8 };
+enum { CPU_VEC = 16, CPU_MR = 8, CPU_REST = 4 };
 #elif defined(__AVX__)
-enum { CPU_VEC = 8, CPU_MR = 4 };
+enum { CPU_VEC = 8, CPU_MR = 6, CPU_REST = 2 };
 #else
-enum { CPU_VEC = 4, CPU_MR = 4 };
+enum { CPU_VEC = 4, CPU_MR = 4, CPU_REST = 4 };
 #endif
 
 enum {
@@ -241,10 +241,21 @@ typedef struct cpu_size {
     int64_t m, n, k;
 } cpu_size;
 
+enum { CPU_K_BLOCK = 768, CPU_N_BLOCK = 512, CPU_M_BLOCK = 128 }; /* of a packed product, at most */
+
+/* Blocks of a packed product, and each thread's floats: a packed block of B, then a copied one of A, if it is. */
+typedef struct clv_product_plan {
+    cpu_size block;
+    int64_t packed, floats;
+} clv_product_plan;
+
+clv_product_plan clv_product_plan_of(cpu_size size, bool copies);
+
 /* How a product is cut so that 16-bit operands can be widened block by block. All in f32: one block, no scratch. */
 typedef struct clv_gemm_plan {
     cpu_size size, block;
     int64_t a, b, c; /* floats of scratch for a block of each */
+    int64_t packed;  /* and for the product itself */
     bool few;        /* so few rows that B is read as it lies, whatever its type */
 } clv_gemm_plan;
 
@@ -266,11 +277,12 @@ typedef struct cpu_view {
     int64_t row, step; /* element (i, j) lies at i row + j step */
 } cpu_view;
 
-/* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, m a multiple of CPU_MR, n of CPU_VEC. */
+/* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, n a multiple of CPU_VEC, m of 4 (and so its rest by CPU_MR
+ * of CPU_REST). */
 void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
-/* cpu_product.c: any sizes; steps of C are 1, of A and B 1 in either dim. */
-void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
+/* cpu_product.c: any sizes; steps of C are 1, of A and B 1 in either dim. Scratch for all threads, as planned. */
+void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch);
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 

@@ -1,18 +1,20 @@
-/* cpu_product.c - a matrix product of our own, for registers wider than those that the BLAS at hand uses.
+/* cpu_product.c - matrix products in f32: packed panels, register tiles.
  *
- * Blocked after Goto and van de Geijn 2008: of B a block K_BLOCK x N_BLOCK is packed into panels as wide as the
- * register tile, so that every orientation of B runs the same inner loop; A is read where it lies, or, when its columns
- * lie in memory as rows, a block of it is copied. C is cut into one rectangle per thread; the packed blocks lie on the
- * threads' stacks (0.7 MiB).
+ * Blocked after Goto and van de Geijn 2008: of B a block k x n is packed into panels as wide as the register tile, so
+ * that every orientation of B runs the same inner loop. A is read where it lies, or, when its columns lie in memory as
+ * rows, a block of it is copied. C is cut into one rectangle per thread, each with scratch of its own
+ * (clv_product_plan_of). An element of C is the sum over k in an order that depends on k alone.
  */
 #include "cpu_internal.h"
 
-enum { PANEL = 2 * CPU_VEC, K_BLOCK = 256, N_BLOCK = 12 * PANEL, M_BLOCK = 24 * CPU_MR };
+enum { PANEL = 2 * CPU_VEC, M_BLOCK = CPU_M_BLOCK / CPU_MR * CPU_MR, AHEAD = 8 };
 
 typedef struct product {
     cpu_view c, a, b;
-    int64_t k;
+    cpu_size size;
     bool add;
+    clv_product_plan plan;
+    float *scratch;
 } product;
 
 static cpu_view view_at(cpu_view v, int64_t i, int64_t j)
@@ -54,13 +56,16 @@ typedef struct groups {
 } groups;
 
 /* A block of A, m x k: where it lies if k runs along memory, else copied to [group][k][CPU_MR], filled up with zeros.
- * Two steps of k more per group keep the groups out of each other's cache sets. */
+ * Two steps of k more per group keep the groups out of each other's cache sets. Rows of A lie far apart, where no
+ * processor looks ahead by itself. */
 static groups groups_of(float *copy, cpu_view a, int64_t m, int64_t k)
 {
-    const int64_t next = (K_BLOCK + 2) * CPU_MR;
+    const int64_t next = (k + 2) * CPU_MR;
     if (a.step == 1)
         return (groups){a, CPU_MR * a.row};
-    for (int64_t p = 0; p < k; p++)
+    for (int64_t p = 0; p < k; p++) {
+        for (int64_t i = 0; i < m && p + AHEAD < k; i += CPU_LINE)
+            __builtin_prefetch(a.at + i + (p + AHEAD) * a.step);
         for (int64_t i = 0; i < m; i += CPU_MR) {
             float *to = copy + i / CPU_MR * next + p * CPU_MR;
             const float *from = a.at + i + p * a.step;
@@ -70,16 +75,17 @@ static groups groups_of(float *copy, cpu_view a, int64_t m, int64_t k)
                 for (int64_t q = 0; q < CPU_MR; q++)
                     to[q] = i + q < m ? from[q] : 0.0f;
         }
+    }
     return (groups){{copy, 1, CPU_MR}, next};
 }
 
 /* The last m < CPU_MR rows of an A that was not copied, filled up with zeros. */
 static cpu_view last_rows(float *copy, cpu_view a, int64_t m, int64_t k)
 {
-    memset(copy, 0, CPU_MR * K_BLOCK * sizeof(float));
+    memset(copy, 0, CPU_MR * CPU_K_BLOCK * sizeof(float));
     for (int64_t i = 0; i < m; i++)
-        memcpy(copy + i * K_BLOCK, a.at + i * a.row, (size_t)k * sizeof(float));
-    return (cpu_view){copy, K_BLOCK, 1};
+        memcpy(copy + i * CPU_K_BLOCK, a.at + i * a.row, (size_t)k * sizeof(float));
+    return (cpu_view){copy, CPU_K_BLOCK, 1};
 }
 
 /* A register tile that C does not have whole. */
@@ -95,7 +101,7 @@ static void corner(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
 /* C (+)= A packed B, for one block. */
 static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size, bool add)
 {
-    float copy[CPU_MR * K_BLOCK];
+    float copy[CPU_MR * CPU_K_BLOCK];
     const int64_t whole = size.m / CPU_MR * CPU_MR, left = size.m - whole;
     cpu_view last = {rows.first.at + whole / CPU_MR * rows.next, rows.first.row, rows.first.step};
     if (left > 0 && last.step == 1)
@@ -114,50 +120,57 @@ static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size
     }
 }
 
-/* Rows [m0, m1) x columns [n0, n1) of C. */
-static void rectangle(const product *x, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+typedef struct span {
+    int64_t from, to;
+} span;
+
+static void rectangle(const product *x, span m, span n, float *packed)
 {
-    _Alignas(64) float packed[K_BLOCK * N_BLOCK];
-    _Alignas(64) float copy[(K_BLOCK + 2) * M_BLOCK];
-    for (int64_t j = n0; j < n1; j += N_BLOCK)
-        for (int64_t p = 0; p < x->k; p += K_BLOCK) {
-            const int64_t n = CLV_MIN(N_BLOCK, n1 - j), k = CLV_MIN(K_BLOCK, x->k - p);
-            pack_b(packed, view_at(x->b, p, j), k, n);
-            for (int64_t i = m0; i < m1; i += M_BLOCK) {
-                const int64_t m = CLV_MIN(M_BLOCK, m1 - i);
-                const groups rows = groups_of(copy, view_at(x->a, i, p), m, k);
-                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){m, n, k}, x->add || p > 0);
+    const cpu_size step = x->plan.block;
+    float *copy = packed + x->plan.packed;
+    for (int64_t j = n.from; j < n.to; j += step.n)
+        for (int64_t p = 0; p == 0 || p < x->size.k; p += step.k) {
+            const int64_t width = CLV_MIN(step.n, n.to - j), k = CLV_MIN(step.k, x->size.k - p);
+            pack_b(packed, view_at(x->b, p, j), k, width);
+            for (int64_t i = m.from; i < m.to; i += M_BLOCK) {
+                const int64_t height = CLV_MIN(M_BLOCK, m.to - i);
+                const groups rows = groups_of(copy, view_at(x->a, i, p), height, k);
+                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){height, width, k}, x->add || p > 0);
             }
         }
 }
 
-/* Rows of rectangles: the divisor of threads that leaves the smallest largest rectangle; fewer rows on a tie, since
- * B is packed by every row anew. */
-static int64_t rows_of_rectangles(int64_t m, int64_t n, int64_t threads)
+/* Rows of rectangles: the divisor of threads that leaves the smallest largest rectangle, and on a tie the one with the
+ * least to pack, since every row packs B anew and every column copies A anew, if it does. */
+static int64_t rows_of_rectangles(cpu_size tiles, int64_t threads, bool copies)
 {
-    int64_t best = 1, least = INT64_MAX;
+    int64_t best = 1, least = INT64_MAX, least_packed = INT64_MAX;
     for (int64_t rows = 1; rows <= threads; rows++) {
         if (threads % rows != 0)
             continue;
-        const int64_t area = CLV_CEIL_DIV(m, rows) * CLV_CEIL_DIV(n, threads / rows);
-        if (area < least) {
-            least = area;
+        const int64_t m = CLV_CEIL_DIV(tiles.m, rows), n = CLV_CEIL_DIV(tiles.n, threads / rows);
+        const int64_t packed = n * PANEL + (copies ? m * CPU_MR * CLV_CEIL_DIV(n * PANEL, CPU_N_BLOCK) : 0);
+        if (m * n < least || (m * n == least && packed < least_packed)) {
+            least = m * n;
+            least_packed = packed;
             best = rows;
         }
     }
     return best;
 }
 
-void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
+void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch)
 {
-    const product x = {c, a, b, size.k, add};
-    const int64_t m_tiles = CLV_CEIL_DIV(size.m, CPU_MR), n_tiles = CLV_CEIL_DIV(size.n, PANEL);
+    const product x = {c, a, b, size, add, clv_product_plan_of(size, a.step != 1), scratch};
+    const cpu_size tiles = {CLV_CEIL_DIV(size.m, CPU_MR), CLV_CEIL_DIV(size.n, PANEL), size.k};
     const int64_t threads = size.m * size.n * size.k > CPU_SERIAL * 8 ? clv_backend_threads() : 1;
-    const int64_t rows = rows_of_rectangles(m_tiles, n_tiles, threads), columns = threads / rows;
+    const int64_t rows = rows_of_rectangles(tiles, threads, a.step != 1), columns = threads / rows;
 #pragma omp parallel for schedule(static) if (threads > 1)
     for (int64_t t = 0; t < threads; t++) {
         const int64_t r = t / columns, q = t % columns;
-        rectangle(&x, cpu_part(m_tiles, r, rows) * CPU_MR, CLV_MIN(size.m, cpu_part(m_tiles, r + 1, rows) * CPU_MR),
-                  cpu_part(n_tiles, q, columns) * PANEL, CLV_MIN(size.n, cpu_part(n_tiles, q + 1, columns) * PANEL));
+        const span m = {cpu_part(tiles.m, r, rows) * CPU_MR, CLV_MIN(size.m, cpu_part(tiles.m, r + 1, rows) * CPU_MR)};
+        const span n = {cpu_part(tiles.n, q, columns) * PANEL,
+                        CLV_MIN(size.n, cpu_part(tiles.n, q + 1, columns) * PANEL)};
+        rectangle(&x, m, n, x.scratch + t * x.plan.floats);
     }
 }

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-typedef void product(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
+typedef void product(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch);
 
 extern const clv_backend clv_cpu_backend_base;
 product clv_cpu_product_base;
@@ -297,9 +297,13 @@ static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size
         assert_close(cpu, ref, 1e-6);
         if (biased)
             continue;
+        const size_t mark = clv_arena_mark(f->cx.temp);
         const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.data, 1, m} : (cpu_view){a.data, k, 1};
         const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.data, 1, k} : (cpu_view){b.data, n, 1};
-        f->products[t]((cpu_view){own.data, n, 1}, of_a, of_b, (cpu_size){m, n, k}, add);
+        const int64_t floats = clv_product_plan_of((cpu_size){m, n, k}, kind == CLV_TN).floats;
+        float *scratch = clv_arena_push(f->cx.temp, (size_t)(clv_backend_threads() * floats) * sizeof(float));
+        f->products[t]((cpu_view){own.data, n, 1}, of_a, of_b, (cpu_size){m, n, k}, add, scratch);
+        clv_arena_release(f->cx.temp, mark);
         assert_close(own, ref, 1e-6);
     }
 }
@@ -308,8 +312,8 @@ static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size
  */
 static void test_products(void **state)
 {
-    static const int64_t sizes[][3] = {{1, 7, 33},   {1, 64, 5},    {3, 130, 64},   {4, 9, 16},
-                                       {17, 31, 29}, {70, 40, 300}, {205, 450, 270}};
+    static const int64_t sizes[][3] = {{1, 7, 33},   {1, 64, 5},    {3, 130, 64},    {4, 9, 16},
+                                       {17, 31, 29}, {70, 40, 300}, {140, 530, 790}, {5, 6, 0}};
     for (int threads = 1; threads <= 6; threads += 5) {
         clv_backend_threads_set(threads);
         for (size_t i = 0; i < CLV_COUNT(sizes); i++)

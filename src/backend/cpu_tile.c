@@ -5,28 +5,34 @@
  */
 #include "cpu_internal.h"
 
-/* One block of C; nv (1 or 2 vectors) and add are constants where this is inlined. */
-static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, cpu_view b, int64_t k, int nv, bool add)
+typedef struct cpu_tile_shape {
+    int64_t k;
+    int mr, nv; /* at most CPU_MR rows, 2 vectors */
+    bool add;
+} cpu_tile_shape;
+
+/* One block of C: mr rows, nv vectors; these and add are constants where this is inlined. */
+static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, cpu_view b, cpu_tile_shape shape)
 {
     cpu_vec sum[CPU_MR][2] = {0};
-    for (int i = 0; i < CPU_MR; i++) /* C of a large product lies far away: it comes while k runs */
-        for (int v = 0; v < nv; v++)
+    for (int i = 0; i < shape.mr; i++) /* C of a large product lies far away: it comes while k runs */
+        for (int v = 0; v < shape.nv; v++)
             __builtin_prefetch(c.at + i * c.row + v * CPU_VEC, 1);
-    for (int64_t p = 0; p < k; p++) {
+    for (int64_t p = 0; p < shape.k; p++) {
         const float *bp = b.at + p * b.row;
         const float *ap = a.at + p * a.step;
         cpu_vec bv[2] = {0};
-        for (int v = 0; v < nv; v++)
+        for (int v = 0; v < shape.nv; v++)
             bv[v] = *(const cpu_vec *)(bp + v * CPU_VEC);
-        for (int i = 0; i < CPU_MR; i++)
-            for (int v = 0; v < nv; v++)
+        for (int i = 0; i < shape.mr; i++)
+            for (int v = 0; v < shape.nv; v++)
                 sum[i][v] += ap[i * a.row] * bv[v];
     }
     CPU_DO_(GCC unroll 8) /* else the sums would leave their registers to be counted over */
-    for (int i = 0; i < CPU_MR; i++)
-        for (int v = 0; v < nv; v++) {
+    for (int i = 0; i < shape.mr; i++)
+        for (int v = 0; v < shape.nv; v++) {
             cpu_vec *to = (cpu_vec *)(c.at + i * c.row + v * CPU_VEC);
-            if (add)
+            if (shape.add)
                 sum[i][v] += *to;
             *to = sum[i][v];
         }
@@ -35,25 +41,38 @@ static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, 
 static void block_pair(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
 {
     if (add)
-        block(c, a, b, k, 2, true);
+        block(c, a, b, (cpu_tile_shape){k, CPU_MR, 2, true});
     else
-        block(c, a, b, k, 2, false);
+        block(c, a, b, (cpu_tile_shape){k, CPU_MR, 2, false});
 }
 
 static void block_one(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
 {
-    block(c, a, b, k, 1, add);
+    block(c, a, b, (cpu_tile_shape){k, CPU_MR, 1, add});
+}
+
+/* Four rows, where they do not divide by CPU_MR. */
+static void block_rest(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
+{
+    block(c, a, b, (cpu_tile_shape){k, CPU_REST, 1, add});
+}
+
+static cpu_view moved(cpu_view v, int64_t i, int64_t j)
+{
+    return (cpu_view){v.at + i * v.row + j * v.step, v.row, v.step};
 }
 
 void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
 {
+    const int64_t rest = size.m % CPU_MR, whole = size.m - rest;
     int64_t j = 0;
     for (; j + 2 * CPU_VEC <= size.n; j += 2 * CPU_VEC)
-        for (int64_t i = 0; i < size.m; i += CPU_MR)
-            block_pair((cpu_view){c.at + i * c.row + j, c.row, 1}, (cpu_view){a.at + i * a.row, a.row, a.step},
-                       (cpu_view){b.at + j, b.row, 1}, size.k, add);
+        for (int64_t i = 0; i < whole; i += CPU_MR)
+            block_pair(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, add);
     for (; j < size.n; j += CPU_VEC)
-        for (int64_t i = 0; i < size.m; i += CPU_MR)
-            block_one((cpu_view){c.at + i * c.row + j, c.row, 1}, (cpu_view){a.at + i * a.row, a.row, a.step},
-                      (cpu_view){b.at + j, b.row, 1}, size.k, add);
+        for (int64_t i = 0; i < whole; i += CPU_MR)
+            block_one(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, add);
+    for (j = 0; j < size.n && rest > 0; j += CPU_VEC)
+        for (int64_t i = whole; i < size.m; i += CPU_REST)
+            block_rest(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, add);
 }
