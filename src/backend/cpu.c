@@ -132,8 +132,10 @@ clv_product_plan clv_product_plan_of(cpu_size size, bool copies)
     clv_product_plan plan = {.block = {.k = CLV_CEIL_DIV(even, CPU_LINE) * CPU_LINE}};
     plan.block.m = CLV_MIN(CPU_M_BLOCK, size.m + ROWS);
     plan.block.n = CLV_MIN(CPU_N_BLOCK, CLV_CEIL_DIV(size.n, COLUMNS) * COLUMNS);
-    plan.packed = plan.block.n * plan.block.k;
-    plan.floats = plan.packed + (copies ? plan.block.m * (plan.block.k + 2) : 0);
+    const int64_t deepest =
+        CLV_MIN(CPU_K_BLOCK, CLV_CEIL_DIV(k, CPU_LINE) * CPU_LINE); /* grows with k, as k/parts not */
+    plan.packed = plan.block.n * deepest;
+    plan.floats = plan.packed + (copies ? plan.block.m * (deepest + 2) : 0);
     return plan;
 }
 

@@ -65,24 +65,20 @@ static void few_rows(const clv_gemm *g)
 /* ---- f32 -----------------------------------------------------------------------------------------------------------
  */
 
-typedef struct operands { /* views of what is stored, steps 1 */
-    cpu_view c, a, b;
-} operands;
-
-/* C (+)= op(A) op(B) */
-static void product(clv_gemm_kind kind, operands x, cpu_size size, bool add, float *scratch)
+/* C = start + op(A) op(B); the views are of what is stored, steps 1. The BLAS knows no bias: C holds it already. */
+static void product(clv_gemm_kind kind, cpu_product x)
 {
-    const cpu_view c = x.c, a = x.a, b = x.b;
+    const cpu_view a = x.a, b = x.b;
     if (CPU_VEC >= 8) {
-        const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.at, 1, a.row} : a;
-        const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.at, 1, b.row} : b;
-        CPU(product)(c, of_a, of_b, size, add, scratch);
+        x.a = kind == CLV_TN ? (cpu_view){a.at, 1, a.row} : a;
+        x.b = kind == CLV_NT ? (cpu_view){b.at, 1, b.row} : b;
+        CPU(product)(&x);
         return;
     }
     const CBLAS_TRANSPOSE ta = kind == CLV_TN ? CblasTrans : CblasNoTrans;
     const CBLAS_TRANSPOSE tb = kind == CLV_NT ? CblasTrans : CblasNoTrans;
-    cblas_sgemm(CblasRowMajor, ta, tb, (int)size.m, (int)size.n, (int)size.k, 1.0f, a.at, (int)a.row, b.at, (int)b.row,
-                add ? 1.0f : 0.0f, c.at, (int)c.row);
+    cblas_sgemm(CblasRowMajor, ta, tb, (int)x.size.m, (int)x.size.n, (int)x.size.k, 1.0f, a.at, (int)a.row, b.at,
+                (int)b.row, x.start.add ? 1.0f : 0.0f, x.c.at, (int)x.c.row);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -122,12 +118,18 @@ CPU_BODY void bias_row(float *to, const void *bias, int64_t n, bool add, clv_dty
         to[j] = (add ? to[j] : 0.0f) + cpu_get(bias, j, type);
 }
 
+/* Whether the product itself begins with the bias. */
+static bool starts_with_bias(const clv_gemm *g)
+{
+    return CPU_VEC >= 8 && g->bias.ndim > 0 && g->bias.dtype == CLV_F32 && !g->accumulate;
+}
+
 /* A block of C as it is before the product: its bias, and what it held if that is added to. */
 static cpu_view opened(float *scratch, const clv_gemm *g, block at)
 {
     const cpu_view c = g->c.dtype == CLV_F32 || g->accumulate ? widened(scratch, g->c, at)
                                                               : (cpu_view){scratch, clv_gemm_width(at.n), 1};
-    if (g->bias.ndim == 0)
+    if (g->bias.ndim == 0 || starts_with_bias(g))
         return c;
     CPU_PARALLEL(at.m * at.n)
     for (int64_t r = 0; r < at.m; r++)
@@ -157,12 +159,14 @@ void CPU(gemm)(clv_ctx *cx, const clv_gemm *g)
         for (int64_t j = 0; j < size.n; j += step.n) {
             const block at = {i, j, CLV_MIN(step.m, size.m - i), CLV_MIN(step.n, size.n - j)};
             const cpu_view c = opened(of_c, g, at);
-            bool add = g->accumulate || g->bias.ndim > 0;
-            for (int64_t p = 0; p == 0 || p < size.k; p += step.k, add = true) {
+            const bool biased = starts_with_bias(g);
+            cpu_start start = {.add = g->accumulate || (g->bias.ndim > 0 && !biased),
+                               .bias = biased ? (const float *)g->bias.data + j : NULL};
+            for (int64_t p = 0; p == 0 || p < size.k; p += step.k, start.add = true) {
                 const int64_t k = CLV_MIN(step.k, size.k - p);
                 const cpu_view a = widened(of_a, g->a, stored(g->kind == CLV_TN, (block){i, p, at.m, k}));
                 const cpu_view b = widened(of_b, g->b, stored(g->kind == CLV_NT, (block){p, j, k, at.n}));
-                product(g->kind, (operands){c, a, b}, (cpu_size){at.m, at.n, k}, add, packed);
+                product(g->kind, (cpu_product){c, a, b, {at.m, at.n, k}, start, packed});
             }
             if (g->c.dtype != CLV_F32)
                 rounded(g->c, at, c);

@@ -277,12 +277,28 @@ typedef struct cpu_view {
     int64_t row, step; /* element (i, j) lies at i row + j step */
 } cpu_view;
 
+/* What the elements of C are before a product: themselves, or a row of biases, or 0. */
+typedef struct cpu_start {
+    bool add;
+    const float *bias; /* or NULL; read unless add */
+} cpu_start;
+
+/* C[CPU_MR, 2 CPU_VEC] = start + A[CPU_MR, k] B[k, 2 CPU_VEC]; steps of B and C are 1. */
+void CPU(tile)(cpu_view c, cpu_view a, cpu_view b, int64_t k, cpu_start start);
+
 /* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, n a multiple of CPU_VEC, m of 4 (and so its rest by CPU_MR
  * of CPU_REST). */
 void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add);
 
-/* cpu_product.c: any sizes; steps of C are 1, of A and B 1 in either dim. Scratch for all threads, as planned. */
-void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch);
+typedef struct cpu_product { /* C[m,n] = start + A[m,k] B[k,n], any sizes */
+    cpu_view c, a, b;        /* steps of C are 1, of A and B 1 in either dim */
+    cpu_size size;
+    cpu_start start;
+    float *scratch; /* for all threads, as planned */
+} cpu_product;
+
+/* cpu_product.c */
+void CPU(product)(const cpu_product *x);
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 

@@ -9,14 +9,6 @@
 
 enum { PANEL = 2 * CPU_VEC, M_BLOCK = CPU_M_BLOCK / CPU_MR * CPU_MR, AHEAD = 8 };
 
-typedef struct product {
-    cpu_view c, a, b;
-    cpu_size size;
-    bool add;
-    clv_product_plan plan;
-    float *scratch;
-} product;
-
 static cpu_view view_at(cpu_view v, int64_t i, int64_t j)
 {
     return (cpu_view){v.at + i * v.row + j * v.step, v.row, v.step};
@@ -89,17 +81,19 @@ static cpu_view last_rows(float *copy, cpu_view a, int64_t m, int64_t k)
 }
 
 /* A register tile that C does not have whole. */
-static void corner(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add)
+static void corner(cpu_view c, cpu_view a, cpu_view b, cpu_size size, cpu_start start)
 {
     float tile[CPU_MR * PANEL];
-    CPU(tile_product)((cpu_view){tile, PANEL, 1}, a, b, (cpu_size){CPU_MR, PANEL, size.k}, false);
+    CPU(tile)((cpu_view){tile, PANEL, 1}, a, b, size.k, (cpu_start){0});
     for (int64_t i = 0; i < size.m; i++)
-        for (int64_t j = 0; j < size.n; j++)
-            c.at[i * c.row + j] = (add ? c.at[i * c.row + j] : 0.0f) + tile[i * PANEL + j];
+        for (int64_t j = 0; j < size.n; j++) {
+            const float before = start.add ? c.at[i * c.row + j] : start.bias != NULL ? start.bias[j] : 0.0f;
+            c.at[i * c.row + j] = before + tile[i * PANEL + j];
+        }
 }
 
-/* C (+)= A packed B, for one block. */
-static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size, bool add)
+/* C = start + A packed B, for one block. */
+static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size, cpu_start start)
 {
     float copy[CPU_MR * CPU_K_BLOCK];
     const int64_t whole = size.m / CPU_MR * CPU_MR, left = size.m - whole;
@@ -108,15 +102,16 @@ static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size
         last = last_rows(copy, last, left, size.k);
     for (int64_t j = 0; j < size.n; j += PANEL) {
         const cpu_view b = {(float *)packed + j * size.k, PANEL, 1};
+        const cpu_start at = {start.add, start.bias != NULL ? start.bias + j : NULL};
         const int64_t n = CLV_MIN(PANEL, size.n - j);
         cpu_view a = rows.first;
         for (int64_t i = 0; i < whole; i += CPU_MR, a.at += rows.next)
             if (n == PANEL)
-                CPU(tile_product)(view_at(c, i, j), a, b, (cpu_size){CPU_MR, PANEL, size.k}, add);
+                CPU(tile)(view_at(c, i, j), a, b, size.k, at);
             else
-                corner(view_at(c, i, j), a, b, (cpu_size){CPU_MR, n, size.k}, add);
+                corner(view_at(c, i, j), a, b, (cpu_size){CPU_MR, n, size.k}, at);
         if (left > 0)
-            corner(view_at(c, whole, j), last, b, (cpu_size){left, n, size.k}, add);
+            corner(view_at(c, whole, j), last, b, (cpu_size){left, n, size.k}, at);
     }
 }
 
@@ -124,10 +119,12 @@ typedef struct span {
     int64_t from, to;
 } span;
 
-static void rectangle(const product *x, span m, span n, float *packed)
+static void rectangle(const cpu_product *x, span m, span n, float *packed)
 {
-    const cpu_size step = x->plan.block;
-    float *copy = packed + x->plan.packed;
+    const clv_product_plan plan = clv_product_plan_of(x->size, x->a.step != 1);
+    const cpu_size step = plan.block;
+    const float *bias = x->start.bias;
+    float *copy = packed + plan.packed;
     for (int64_t j = n.from; j < n.to; j += step.n)
         for (int64_t p = 0; p == 0 || p < x->size.k; p += step.k) {
             const int64_t width = CLV_MIN(step.n, n.to - j), k = CLV_MIN(step.k, x->size.k - p);
@@ -135,7 +132,8 @@ static void rectangle(const product *x, span m, span n, float *packed)
             for (int64_t i = m.from; i < m.to; i += M_BLOCK) {
                 const int64_t height = CLV_MIN(M_BLOCK, m.to - i);
                 const groups rows = groups_of(copy, view_at(x->a, i, p), height, k);
-                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){height, width, k}, x->add || p > 0);
+                const cpu_start start = {x->start.add || p > 0, bias != NULL ? bias + j : NULL};
+                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){height, width, k}, start);
             }
         }
 }
@@ -159,18 +157,19 @@ static int64_t rows_of_rectangles(cpu_size tiles, int64_t threads, bool copies)
     return best;
 }
 
-void CPU(product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch)
+void CPU(product)(const cpu_product *x)
 {
-    const product x = {c, a, b, size, add, clv_product_plan_of(size, a.step != 1), scratch};
-    const cpu_size tiles = {CLV_CEIL_DIV(size.m, CPU_MR), CLV_CEIL_DIV(size.n, PANEL), size.k};
+    const cpu_size size = x->size, tiles = {CLV_CEIL_DIV(size.m, CPU_MR), CLV_CEIL_DIV(size.n, PANEL), size.k};
+    const bool copies = x->a.step != 1;
     const int64_t threads = size.m * size.n * size.k > CPU_SERIAL * 8 ? clv_backend_threads() : 1;
-    const int64_t rows = rows_of_rectangles(tiles, threads, a.step != 1), columns = threads / rows;
+    const int64_t rows = rows_of_rectangles(tiles, threads, copies), columns = threads / rows;
+    const int64_t floats = clv_product_plan_of(size, copies).floats;
 #pragma omp parallel for schedule(static) if (threads > 1)
     for (int64_t t = 0; t < threads; t++) {
         const int64_t r = t / columns, q = t % columns;
         const span m = {cpu_part(tiles.m, r, rows) * CPU_MR, CLV_MIN(size.m, cpu_part(tiles.m, r + 1, rows) * CPU_MR)};
         const span n = {cpu_part(tiles.n, q, columns) * PANEL,
                         CLV_MIN(size.n, cpu_part(tiles.n, q + 1, columns) * PANEL)};
-        rectangle(&x, m, n, x.scratch + t * x.plan.floats);
+        rectangle(x, m, n, x->scratch + t * floats);
     }
 }

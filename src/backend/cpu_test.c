@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-typedef void product(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool add, float *scratch);
+typedef void product(const cpu_product *x);
 
 extern const clv_backend clv_cpu_backend_base;
 product clv_cpu_product_base;
@@ -295,14 +295,15 @@ static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size
         const clv_tensor cpu = like(f, c), own = like(f, c);
         f->tables[t]->gemm(&f->cx, &(clv_gemm){kind, cpu, a, b, bias, add});
         assert_close(cpu, ref, 1e-6);
-        if (biased)
+        if (biased && add)
             continue;
+        const float *row = biased ? bias.data : NULL;
         const size_t mark = clv_arena_mark(f->cx.temp);
         const cpu_view of_a = kind == CLV_TN ? (cpu_view){a.data, 1, m} : (cpu_view){a.data, k, 1};
         const cpu_view of_b = kind == CLV_NT ? (cpu_view){b.data, 1, k} : (cpu_view){b.data, n, 1};
         const int64_t floats = clv_product_plan_of((cpu_size){m, n, k}, kind == CLV_TN).floats;
         float *scratch = clv_arena_push(f->cx.temp, (size_t)(clv_backend_threads() * floats) * sizeof(float));
-        f->products[t]((cpu_view){own.data, n, 1}, of_a, of_b, (cpu_size){m, n, k}, add, scratch);
+        f->products[t](&(cpu_product){{own.data, n, 1}, of_a, of_b, {m, n, k}, {.add = add, .bias = row}, scratch});
         clv_arena_release(f->cx.temp, mark);
         assert_close(own, ref, 1e-6);
     }

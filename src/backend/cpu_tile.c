@@ -8,11 +8,11 @@
 typedef struct cpu_tile_shape {
     int64_t k;
     int mr, nv; /* at most CPU_MR rows, 2 vectors */
-    bool add;
 } cpu_tile_shape;
 
-/* One block of C: mr rows, nv vectors; these and add are constants where this is inlined. */
-static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, cpu_view b, cpu_tile_shape shape)
+/* One block of C: mr rows, nv vectors; the shape is constant where this is inlined. */
+static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, cpu_view b, cpu_tile_shape shape,
+                                                        cpu_start start)
 {
     cpu_vec sum[CPU_MR][2] = {0};
     for (int i = 0; i < shape.mr; i++) /* C of a large product lies far away: it comes while k runs */
@@ -32,29 +32,28 @@ static inline __attribute__((always_inline)) void block(cpu_view c, cpu_view a, 
     for (int i = 0; i < shape.mr; i++)
         for (int v = 0; v < shape.nv; v++) {
             cpu_vec *to = (cpu_vec *)(c.at + i * c.row + v * CPU_VEC);
-            if (shape.add)
+            if (start.add)
                 sum[i][v] += *to;
+            else if (start.bias != NULL)
+                sum[i][v] += *(const cpu_vec *)(start.bias + v * CPU_VEC);
             *to = sum[i][v];
         }
 }
 
-static void block_pair(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
-{
-    if (add)
-        block(c, a, b, (cpu_tile_shape){k, CPU_MR, 2, true});
-    else
-        block(c, a, b, (cpu_tile_shape){k, CPU_MR, 2, false});
-}
-
+/* All of one, and of two vectors; and what is left where CPU_MR does not divide the rows. */
 static void block_one(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
 {
-    block(c, a, b, (cpu_tile_shape){k, CPU_MR, 1, add});
+    block(c, a, b, (cpu_tile_shape){k, CPU_MR, 1}, (cpu_start){.add = add});
 }
 
-/* Four rows, where they do not divide by CPU_MR. */
 static void block_rest(cpu_view c, cpu_view a, cpu_view b, int64_t k, bool add)
 {
-    block(c, a, b, (cpu_tile_shape){k, CPU_REST, 1, add});
+    block(c, a, b, (cpu_tile_shape){k, CPU_REST, 1}, (cpu_start){.add = add});
+}
+
+void CPU(tile)(cpu_view c, cpu_view a, cpu_view b, int64_t k, cpu_start start)
+{
+    block(c, a, b, (cpu_tile_shape){k, CPU_MR, 2}, start);
 }
 
 static cpu_view moved(cpu_view v, int64_t i, int64_t j)
@@ -68,7 +67,7 @@ void CPU(tile_product)(cpu_view c, cpu_view a, cpu_view b, cpu_size size, bool a
     int64_t j = 0;
     for (; j + 2 * CPU_VEC <= size.n; j += 2 * CPU_VEC)
         for (int64_t i = 0; i < whole; i += CPU_MR)
-            block_pair(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, add);
+            CPU(tile)(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, (cpu_start){.add = add});
     for (; j < size.n; j += CPU_VEC)
         for (int64_t i = 0; i < whole; i += CPU_MR)
             block_one(moved(c, i, j), moved(a, i, 0), moved(b, 0, j), size.k, add);
