@@ -98,6 +98,7 @@ void clv_arena_release(clv_arena *arena, size_t mark);
 void *clv_alloc(size_t count, size_t size); /* zeroed */
 void *clv_resize(void *old, size_t count, size_t size);
 char *clv_strdup(const char *text);
+int64_t clv_memory_resident(void); /* bytes of this process in memory now; 0 where the system does not say */
 
 /* ---- rng.c: Philox4x32-10, the only source of random bits ----------------------------------------------------------
  */

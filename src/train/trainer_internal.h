@@ -51,6 +51,7 @@ typedef struct clv_trainer {
     double waited; /* seconds that it took from the run */
     clv_scaler_rules scaling;
     clv_report report;
+    int64_t process; /* resident bytes before the arenas were made */
     bool engine_made;
 } clv_trainer;
 

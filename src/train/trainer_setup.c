@@ -241,6 +241,7 @@ static clv_status engine_open(clv_trainer *t)
                                   .eps = o->adam_eps,
                                   .weight_decay = o->weight_decay,
                                   .clip_grad = o->clip_grad};
+    t->process = clv_memory_resident();
     CLV_TRY(clv_engine_create(&t->engine, t->rt.mesh, &spec));
     t->engine_made = true;
     return clv_ok();
@@ -348,9 +349,9 @@ static void start_report(const clv_trainer *t)
                 (long long)t->batches.step[t->batches.count - 1].from);
     clv_log(CLV_LOG_INFO,
             "memory a rank: %.1f MiB = weights %.1f + gradients %.1f + optimizer %.1f + activations %.1f + "
-            "scratch %.1f",
-            (double)clv_engine_total(p) / mib, (double)p->weights / mib, (double)p->grads / mib,
-            (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib);
+            "scratch %.1f + program and data %.1f",
+            ((double)clv_engine_total(p) + (double)t->process) / mib, (double)p->weights / mib, (double)p->grads / mib,
+            (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib, (double)t->process / mib);
 }
 
 static clv_status schedule_report(const clv_trainer *t)
