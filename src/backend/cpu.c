@@ -13,6 +13,7 @@ typedef struct variant {
     const clv_backend *table;
     bool packs; /* products are our own */
     double (*peak_burst)(int64_t rounds);
+    bool pairs; /* products of bf16 go through cpu_pairs.c */
 } variant;
 
 extern const clv_backend clv_cpu_backend_base;
@@ -20,6 +21,7 @@ double clv_cpu_peak_burst_base(int64_t rounds);
 
 #if defined(CLV_CPU_X86)
 extern const clv_backend clv_cpu_backend_avx2, clv_cpu_backend_avx512;
+const cpu_pair_kernel *clv_cpu_pair_kernel_avx512(void);
 double clv_cpu_peak_burst_avx2(int64_t rounds);
 double clv_cpu_peak_burst_avx512(int64_t rounds);
 
@@ -27,10 +29,11 @@ static variant choose(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-        return (variant){&clv_cpu_backend_avx512, true, clv_cpu_peak_burst_avx512};
+        return (variant){&clv_cpu_backend_avx512, true, clv_cpu_peak_burst_avx512,
+                         clv_cpu_pair_kernel_avx512() != NULL};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return (variant){&clv_cpu_backend_avx2, true, clv_cpu_peak_burst_avx2};
-    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base};
+        return (variant){&clv_cpu_backend_avx2, true, clv_cpu_peak_burst_avx2, false};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, false};
 }
 
 /* Numbers below 2^-126 become 0: they carry nothing here and cost a hundred times the others. */
@@ -41,7 +44,7 @@ static void flush_subnormals(void)
 #else
 static variant choose(void)
 {
-    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, false};
 }
 
 static void flush_subnormals(void)
@@ -157,10 +160,38 @@ clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g)
     return plan;
 }
 
-size_t clv_scratch_gemm(const clv_gemm *g)
+/* The smallest equal parts of n, multiples of `unit`, that are at most `most`. */
+static int64_t even_part(int64_t n, int64_t most, int64_t unit)
+{
+    return CLV_CEIL_DIV(CLV_CEIL_DIV(n, CLV_CEIL_DIV(n, most)), unit) * unit;
+}
+
+/* One of the operands may be f32, as the gradient of logits is: it is rounded while it is packed. */
+bool clv_gemm_in_pairs(const clv_gemm *g)
 {
     const clv_gemm_plan plan = clv_gemm_plan_of(g);
-    return (size_t)(plan.a + plan.b + plan.c + plan.packed) * sizeof(float);
+    const clv_dtype a = g->a.dtype, b = g->b.dtype;
+    return !plan.few && plan.size.m * plan.size.n * plan.size.k > 0 && (a == CLV_BF16 || b == CLV_BF16) &&
+           (a == CLV_BF16 || a == CLV_F32) && (b == CLV_BF16 || b == CLV_F32);
+}
+
+clv_pairs_plan clv_pairs_plan_of(const clv_gemm *g)
+{
+    enum { K = 4096, ELEMENTS = 1 << 21 };
+    clv_pairs_plan plan = {.size = clv_gemm_plan_of(g).size};
+    plan.k = even_part(plan.size.k, g->c.dtype == CLV_F32 ? K : plan.size.k, CPU_CHUNK);
+    const int64_t most = CLV_MAX(ELEMENTS / plan.k / CPU_PAIR_M, 1) * CPU_PAIR_M;
+    plan.rows = even_part(plan.size.m, CLV_MIN(most, CPU_PAIR_ROWS), CPU_PAIR_M);
+    plan.bytes = (size_t)(plan.rows * plan.k) * sizeof(uint16_t);
+    return plan;
+}
+
+size_t clv_scratch_gemm(const clv_gemm *g)
+{
+    if (choose().pairs && clv_gemm_in_pairs(g))
+        return clv_pairs_plan_of(g).bytes;
+    const clv_gemm_plan plan = clv_gemm_plan_of(g);
+    return clv_gemm_plan_bytes(&plan);
 }
 
 size_t clv_attention_tiles(int64_t dim)

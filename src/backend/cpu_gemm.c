@@ -5,7 +5,8 @@
  * processor, and adds up in the same order everywhere.
  *
  * Both calculate in f32. Operands of 16 bits go through in blocks (clv_gemm_plan_of): a block is widened into scratch,
- * a block of C is summed there and rounded once; no operand ever exists twice.
+ * a block of C is summed there and rounded once; no operand ever exists twice. Where the processor multiplies bf16
+ * itself, products of it go to cpu_pairs.c instead.
  */
 #include "cpu_internal.h"
 
@@ -152,8 +153,13 @@ void CPU(gemm)(clv_ctx *cx, const clv_gemm *g)
         few_rows(g);
         return;
     }
+    const cpu_pair_kernel *pairs = clv_gemm_in_pairs(g) ? CPU(pair_kernel)() : NULL;
+    if (pairs != NULL) {
+        CPU(pair_product)(cx, g, pairs);
+        return;
+    }
     const size_t mark = clv_arena_mark(cx->temp);
-    float *of_a = clv_arena_push(cx->temp, clv_scratch_gemm(g)), *of_b = of_a + plan.a, *of_c = of_b + plan.b,
+    float *of_a = clv_arena_push(cx->temp, clv_gemm_plan_bytes(&plan)), *of_b = of_a + plan.a, *of_c = of_b + plan.b,
           *packed = of_c + plan.c;
     for (int64_t i = 0; i < size.m; i += step.m)
         for (int64_t j = 0; j < size.n; j += step.n) {

@@ -261,11 +261,26 @@ typedef struct clv_gemm_plan {
 
 clv_gemm_plan clv_gemm_plan_of(const clv_gemm *g);
 
+static inline size_t clv_gemm_plan_bytes(const clv_gemm_plan *plan)
+{
+    return (size_t)(plan->a + plan->b + plan->c + plan->packed) * sizeof(float);
+}
+
 /* Floats between the rows of a block of n columns: not a power of two, so that rows do not share sets of the cache. */
 static inline int64_t clv_gemm_width(int64_t n)
 {
     return n + CPU_LINE;
 }
+
+/* How a product of bf16 in pairs is cut: rows of A that are packed at once, and k; one k where C must be rounded. */
+typedef struct clv_pairs_plan {
+    cpu_size size;
+    int64_t rows, k;
+    size_t bytes; /* of packed A */
+} clv_pairs_plan;
+
+bool clv_gemm_in_pairs(const clv_gemm *g); /* whether a processor that can multiplies it so */
+clv_pairs_plan clv_pairs_plan_of(const clv_gemm *g);
 
 clv_attn_plan clv_attention_plan(clv_tensor qkv, const clv_attn *a);
 size_t clv_attention_tiles(int64_t dim); /* bytes of a thread's tiles */
@@ -299,6 +314,27 @@ typedef struct cpu_product { /* C[m,n] = start + A[m,k] B[k,n], any sizes */
 
 /* cpu_product.c */
 void CPU(product)(const cpu_product *x);
+
+/* ---- cpu_pairs.c: products of bf16 in pairs along k ----------------------------------------------------------------
+ */
+
+enum {
+    CPU_CHUNK = 32,       /* k of a chunk: 16 pairs, a cache line */
+    CPU_PAIR_N = 32,      /* columns of a tile */
+    CPU_PAIR_M = 96,      /* a multiple of the rows of every kernel's tile */
+    CPU_PAIR_ROWS = 1056, /* the most rows of A that are packed at once */
+};
+
+/* tile[rows][CPU_PAIR_N] (+)= A B over chunks; a[chunk][row][16] and b[chunk][16][CPU_PAIR_N] hold pairs (k, k + 1). */
+typedef struct cpu_pair_kernel {
+    int64_t rows; /* a multiple of 4 that divides CPU_PAIR_M */
+    void (*multiply)(float *tile, const uint32_t *a, const uint32_t *b, int64_t chunks, bool add);
+} cpu_pair_kernel;
+
+void CPU(pair_product)(clv_ctx *cx, const clv_gemm *g, const cpu_pair_kernel *kernel);
+
+/* cpu_pairs_kernel.c: that of this instruction set and processor, NULL where it has none. */
+const cpu_pair_kernel *CPU(pair_kernel)(void);
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 
