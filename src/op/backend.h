@@ -5,7 +5,8 @@
  * cpu   vectorized, threaded                                                (backend/cpu*.c)
  *
  * Activations and weights may be stored in bf16 or f16: then kernels still calculate in f32 and round once, to the
- * nearest even, where they store. Statistics, losses, partial sums and gradients of weights are f32.
+ * nearest even, where they store. A product may round an f32 operand to bf16 when the other is bf16. Statistics,
+ * losses, partial sums and gradients of weights are f32.
  *
  * Shapes were checked in op.c; kernels check nothing. Equations stand in op.h at the operation of the same name.
  */
