@@ -9,7 +9,8 @@
  */
 #include "model.h"
 
-enum { CHUNK_BYTES = 64 << 20 }; /* of logits: large enough that W is read few times, small beside the weights */
+/* Each chunk reads W and its gradient anew: below so many rows that would cost more than the products. */
+enum { CHUNK_BYTES = 64 << 20, CHUNK_ROWS = 512 };
 
 clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding)
 {
@@ -30,8 +31,8 @@ clv_head clv_head_create(clv_builder *b, const clv_embedding *embedding)
 
 static int64_t chunk_rows(int64_t rows, int64_t columns)
 {
-    const int64_t chunks = CLV_CEIL_DIV(rows * columns * 4, CHUNK_BYTES);
-    return CLV_CEIL_DIV(rows, CLV_MAX(chunks, 1));
+    const int64_t most = CLV_MAX(CHUNK_BYTES / (4 * CLV_MAX(columns, 1)), CHUNK_ROWS);
+    return CLV_CEIL_DIV(rows, CLV_MAX(CLV_CEIL_DIV(rows, most), 1));
 }
 
 /* One chunk: rows of f(norm(x)) -> losses; with dxf also the gradients. */
