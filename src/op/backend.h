@@ -31,6 +31,7 @@ typedef struct clv_gemm {
 
 typedef struct clv_backend {
     const char *name;
+    bool apart; /* tensors lie in a memory of its own, which the host does not reach */
     void (*gemm)(clv_ctx *cx, const clv_gemm *g);
     void (*column_sums)(clv_tensor sum, clv_tensor x); /* sum += 1^T x */
     void (*norm_forward)(clv_tensor y, clv_tensor stat, clv_tensor x, const clv_norm *norm);

@@ -384,6 +384,11 @@ void clv_from_host(clv_ctx *cx, clv_tensor t, const void *in)
     cx->be->from_host(t, in);
 }
 
+void *clv_host_memory(const clv_ctx *cx, clv_tensor t)
+{
+    return cx->be->apart ? NULL : t.data;
+}
+
 enum { PIECE = 4096 }; /* elements that are converted at once on their way to or from the host */
 
 static void floats(clv_ctx *cx, clv_tensor t, float *out, const float *in)

@@ -146,6 +146,7 @@ void clv_sum_squares(clv_ctx *cx, clv_tensor sum, clv_tensor x);
 void clv_dot(clv_ctx *cx, clv_tensor sum, clv_tensor w, clv_tensor x);
 void clv_to_host(clv_ctx *cx, void *out, clv_tensor t);
 void clv_from_host(clv_ctx *cx, clv_tensor t, const void *in);
+void *clv_host_memory(const clv_ctx *cx, clv_tensor t); /* the elements themselves; NULL when a device has them */
 /* The same for fp32 on the host, converted in pieces that go through cx->temp. */
 void clv_to_floats(clv_ctx *cx, float *out, clv_tensor t);
 void clv_from_floats(clv_ctx *cx, clv_tensor t, const float *in);

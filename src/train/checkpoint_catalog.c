@@ -139,19 +139,40 @@ clv_rect clv_piece_rect(const clv_piece *piece, clv_box box)
     return rect;
 }
 
-enum { TILE = 16 }; /* columns of a transposed copy at once: a cache line of the local rows */
+enum { TILE = 16 }; /* a cache line of floats */
+
+/* to[j][i] = from[i][j], both with `stride`s of their own. Whole tiles go through a copy that lies dense: rows a power
+ * of two apart would drive each other out of the cache. */
+static void transpose(float *to, int64_t to_stride, const float *from, int64_t from_stride, const int64_t n[2])
+{
+    float tile[TILE][TILE];
+    if (n[0] < TILE || n[1] < TILE) {
+        for (int64_t j = 0; j < n[1]; j++)
+            for (int64_t i = 0; i < n[0]; i++)
+                to[j * to_stride + i] = from[i * from_stride + j];
+        return;
+    }
+    for (int64_t i = 0; i < TILE; i++)
+        memcpy(tile[i], from + i * from_stride, sizeof tile[i]);
+    for (int64_t j = 0; j < TILE; j++)
+        for (int64_t i = 0; i < TILE; i++)
+            to[j * to_stride + i] = tile[i][j];
+}
 
 /* Element (i, j) of the rectangle is local element (i, j), or (j, i) when transposed. Local rows may be more than the
  * rectangle's only where the vocabulary is padded, which adds rows at the end. */
 static void turn(clv_rect rect, const int64_t rows[2], float *local, float *dense, bool pack)
 {
-    const int64_t n = rect.n[1];
-    for (int64_t tile = 0; tile < rows[1]; tile += TILE)
-        for (int64_t j = 0; j < n; j++)
-            for (int64_t i = tile; i < CLV_MIN(tile + TILE, rows[1]); i++) {
-                float *a = local + j * rect.n[0] + rows[0] + i, *b = dense + i * n + j;
-                *(pack ? b : a) = *(pack ? a : b);
-            }
+    const int64_t height = rect.n[0], width = rect.n[1];
+    for (int64_t i = 0; i < rows[1]; i += TILE)
+        for (int64_t j = 0; j < width; j += TILE) {
+            const int64_t n[2] = {CLV_MIN(TILE, rows[1] - i), CLV_MIN(TILE, width - j)};
+            float *a = local + j * height + rows[0] + i, *b = dense + i * width + j;
+            if (pack)
+                transpose(b, width, a, height, (int64_t[]){n[1], n[0]});
+            else
+                transpose(a, height, b, width, n);
+        }
 }
 
 void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)

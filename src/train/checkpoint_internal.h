@@ -65,6 +65,20 @@ clv_rect clv_piece_rect(const clv_piece *piece, clv_box box);
 void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
 void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
 
+/* ---- checkpoint_read.c: tensors of files become what this rank holds, by all its threads ---- */
+
+typedef struct clv_found { /* where an entry lies */
+    const clv_safetensors *st;
+    const clv_st_tensor *tensor;
+} clv_found;
+
+bool clv_is_weight_type(clv_dtype dtype); /* f32, bf16, f16, f64 */
+void clv_weights_convert(float *out, const void *raw, int64_t n, clv_dtype dtype);
+/* Elements of the tensor; raw holds as many of the file's type. */
+clv_status clv_weights_read(const clv_found *from, clv_extent elements, void *raw);
+/* Every entry from its place in `found`. What this rank holds of them has undefined values after an error. */
+clv_status clv_catalog_read(clv_ctx *cx, const clv_catalog *catalog, const clv_found *found);
+
 /* ---- checkpoint_gather.c: boxes travel to the owner ---- */
 
 typedef struct clv_claim { /* what a rank holds of a parameter */

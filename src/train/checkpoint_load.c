@@ -1,4 +1,4 @@
-/* checkpoint_load.c - every rank reads the boxes that it holds, whatever layout wrote them.
+/* checkpoint_load.c - every rank reads the boxes that it holds, whatever layout wrote them (checkpoint_read.c).
  *
  * Names come from the folder's own config.json. Each tensor of the files must find its place or be a buffer that the
  * family ignores, and each parameter must find its tensor, so that nothing is left as it was initialized. A tied
@@ -8,18 +8,14 @@
  */
 #include "train/checkpoint_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEGMENT = 4096 }; /* bytes: shorter pieces of rows are read with the rest of their rows */
-
 typedef struct source { /* a catalog's files, opened */
     clv_safetensors **st;
     int count;
-    const clv_st_tensor **tensor; /* of each entry */
-    int *file;                    /* that it lies in, index of st */
+    clv_found *found; /* of each entry */
 } source;
 
 static const char head_name[] = "lm_head.weight";
@@ -29,138 +25,7 @@ static void source_close(source *s)
     for (int i = 0; i < s->count; i++)
         clv_safetensors_close(s->st[i]);
     free(s->st);
-    free(s->tensor);
-    free(s->file);
-}
-
-/* ---- bytes to numbers ---- */
-
-static float from_f16(uint16_t h)
-{
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    const float sign = (h & 0x8000) != 0 ? -1.0f : 1.0f;
-    if (exponent == 31)
-        return fraction != 0 ? (float)NAN : sign * (float)INFINITY;
-    return sign * (exponent == 0 ? ldexpf((float)fraction, -24) : ldexpf((float)(1024 + fraction), exponent - 25));
-}
-
-static float number_at(const unsigned char *raw, size_t i, clv_dtype dtype)
-{
-    uint32_t bits;
-    uint16_t half;
-    double wide;
-    float value;
-    switch (dtype) {
-    case CLV_BF16:
-        memcpy(&half, raw + 2 * i, sizeof half);
-        bits = (uint32_t)half << 16;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    case CLV_F16:
-        memcpy(&half, raw + 2 * i, sizeof half);
-        return from_f16(half);
-    case CLV_F64:
-        memcpy(&wide, raw + 8 * i, sizeof wide);
-        return (float)wide;
-    default:
-        memcpy(&value, raw + 4 * i, sizeof value);
-        return value;
-    }
-}
-
-static bool is_weight_type(clv_dtype dtype)
-{
-    return dtype == CLV_F32 || dtype == CLV_BF16 || dtype == CLV_F16 || dtype == CLV_F64;
-}
-
-/* ---- reading a rectangle ---- */
-
-typedef struct reader {
-    const clv_safetensors *st;
-    const clv_st_tensor *tensor;
-    int64_t columns; /* of the tensor */
-    size_t width;    /* bytes of an element */
-    unsigned char *raw;
-    float *dense;
-} reader;
-
-static clv_status read_bytes(const reader *r, int64_t row, int64_t column, unsigned char *out, int64_t elements)
-{
-    return clv_safetensors_read(r->st, r->tensor, (uint64_t)(row * r->columns + column) * r->width, out,
-                                (size_t)elements * r->width);
-}
-
-/* rows[1] rows of the rectangle from its row rows[0] on, dense, in r->raw. */
-static clv_status read_rows(const reader *r, clv_rect rect, const int64_t rows[2])
-{
-    const int64_t top = rect.at[0] + rows[0], left = rect.at[1], n = rect.n[1];
-    const size_t segment = (size_t)n * r->width;
-    if (n == r->columns)
-        return read_bytes(r, top, 0, r->raw, rows[1] * n);
-    if (segment >= SEGMENT) {
-        for (int64_t i = 0; i < rows[1]; i++)
-            CLV_TRY(read_bytes(r, top + i, left, r->raw + (size_t)i * segment, n));
-        return clv_ok();
-    }
-    CLV_TRY(read_bytes(r, top, 0, r->raw, rows[1] * r->columns));
-    for (int64_t i = 0; i < rows[1]; i++)
-        memmove(r->raw + (size_t)i * segment, r->raw + (size_t)(i * r->columns + left) * r->width, segment);
-    return clv_ok();
-}
-
-static clv_status read_piece(const reader *r, const clv_piece *piece, clv_rect rect, int64_t step, float *local)
-{
-    for (int64_t row = 0; row < rect.n[0] && rect.n[1] > 0; row += step) {
-        const int64_t rows[2] = {row, CLV_MIN(step, rect.n[0] - row)};
-        CLV_TRY(read_rows(r, rect, rows));
-        for (int64_t i = 0; i < rows[1] * rect.n[1]; i++)
-            r->dense[i] = number_at(r->raw, (size_t)i, r->tensor->dtype);
-        clv_piece_unpack(piece, rect, rows, local, r->dense);
-    }
-    return clv_ok();
-}
-
-static reader reader_open(const clv_safetensors *st, const clv_st_tensor *t, const clv_entry *e, int64_t step)
-{
-    reader r = {.st = st, .tensor = t, .columns = e->dim[1], .width = clv_dtype_size(t->dtype)};
-    r.raw = clv_alloc((size_t)(step * r.columns), r.width);
-    r.dense = clv_alloc((size_t)(step * r.columns), sizeof *r.dense);
-    return r;
-}
-
-static void reader_close(reader *r)
-{
-    free(r->raw);
-    free(r->dense);
-}
-
-/* A weight goes into its master too; of a moment this rank keeps what it owns. */
-static void put(clv_ctx *cx, const clv_piece *piece, const float *shard)
-{
-    if (piece->own)
-        clv_from_host(cx, piece->local, shard + clv_param_own(piece->param).first);
-    else
-        clv_param_write(cx, piece->param, shard);
-}
-
-static clv_status fill_entry(clv_ctx *cx, const clv_entry *e, const clv_safetensors *st, const clv_st_tensor *t)
-{
-    const int64_t step = CLV_MIN(clv_entry_rows_per_piece(e), e->dim[0]);
-    reader r = reader_open(st, t, e, step);
-    clv_status status = clv_ok();
-    for (int i = 0; i < e->pieces && status.code == CLV_OK; i++) {
-        const clv_piece *piece = &e->piece[i];
-        if (!piece->param->here)
-            continue;
-        const clv_rect rect = clv_piece_rect(piece, clv_param_box(cx->mesh, piece->param));
-        float *local = clv_alloc((size_t)clv_numel(piece->param->w), sizeof *local); /* zero where padding is */
-        status = read_piece(&r, piece, rect, step, local);
-        if (status.code == CLV_OK)
-            put(cx, piece, local);
-        free(local);
-    }
-    reader_close(&r);
-    return status;
+    free(s->found);
 }
 
 /* ---- a tensor for every parameter, a parameter for every tensor ---- */
@@ -184,7 +49,7 @@ static clv_status check_tensor(const clv_entry *e, const clv_st_tensor *t)
     shape_text(needs, sizeof needs, e->ndim, e->dim);
     if (!same)
         return clv_fail(CLV_BAD_INPUT, "tensor %s has the shape %s, the model needs %s", e->name, has, needs);
-    if (!is_weight_type(t->dtype))
+    if (!clv_is_weight_type(t->dtype))
         return clv_fail(CLV_BAD_INPUT, "tensor %s is of type %s; F32, BF16, F16 or F64 was expected", e->name, t->kind);
     return clv_ok();
 }
@@ -215,23 +80,21 @@ static clv_status match_tensor(source *s, const clv_catalog *catalog, int file, 
         return clv_ok();
     }
     const size_t at = (size_t)(e - catalog->entry);
-    if (s->tensor[at] != NULL)
-        return clv_fail(CLV_BAD_INPUT, "tensor %s is there twice, also as %s", t->name, s->tensor[at]->name);
-    s->tensor[at] = t;
-    s->file[at] = file;
+    if (s->found[at].tensor != NULL)
+        return clv_fail(CLV_BAD_INPUT, "tensor %s is there twice, also as %s", t->name, s->found[at].tensor->name);
+    s->found[at] = (clv_found){s->st[file], t};
     return check_tensor(e, t);
 }
 
 static clv_status match(source *s, const clv_catalog *catalog, const clv_config *names)
 {
     name_list unknown = {.used = 0}, missing = {.used = 0};
-    s->tensor = clv_alloc(catalog->count, sizeof *s->tensor);
-    s->file = clv_alloc(catalog->count, sizeof *s->file);
+    s->found = clv_alloc(catalog->count, sizeof *s->found);
     for (int f = 0; f < s->count; f++)
         for (size_t i = 0; i < clv_safetensors_count(s->st[f]); i++)
             CLV_TRY(match_tensor(s, catalog, f, clv_safetensors_at(s->st[f], i), names, &unknown));
     for (size_t i = 0; i < catalog->count; i++)
-        if (s->tensor[i] == NULL)
+        if (s->found[i].tensor == NULL)
             name_list_add(&missing, catalog->entry[i].name);
     if (missing.count > 0 && unknown.count > 0)
         return clv_fail(CLV_BAD_INPUT, "no tensor for %s; no place in the model for %s", missing.text, unknown.text);
@@ -247,21 +110,42 @@ static clv_status match(source *s, const clv_catalog *catalog, const clv_config 
 
 /* ---- a head beside a tied embedding ---- */
 
-static clv_status compare_rows(const reader *a, const reader *b, const clv_entry *e, int64_t row, int64_t rows)
+typedef struct spare { /* a piece of both, as in the files and as numbers */
+    clv_found from[2];
+    void *raw;
+    float *number[2];
+} spare;
+
+static clv_status compare(const spare *sp, const clv_entry *e, clv_extent elements)
 {
-    const int64_t n = rows * e->dim[1];
-    CLV_TRY(read_bytes(a, row, 0, a->raw, n));
-    CLV_TRY(read_bytes(b, row, 0, b->raw, n));
-    for (int64_t i = 0; i < n; i++) {
-        const float x = number_at(a->raw, (size_t)i, a->tensor->dtype);
-        const float y = number_at(b->raw, (size_t)i, b->tensor->dtype);
-        if (memcmp(&x, &y, sizeof x) != 0)
+    for (int i = 0; i < 2; i++) {
+        CLV_TRY(clv_weights_read(&sp->from[i], elements, sp->raw));
+        clv_weights_convert(sp->number[i], sp->raw, elements.count, sp->from[i].tensor->dtype);
+    }
+    for (int64_t i = 0; i < elements.count; i++)
+        if (memcmp(&sp->number[0][i], &sp->number[1][i], sizeof(float)) != 0)
             return clv_fail(CLV_BAD_INPUT,
                             "the model is tied, but %s differs from %s in row %lld (%g and %g); set "
                             "\"tie_word_embeddings\": false in config.json to use both",
-                            head_name, e->name, (long long)(row + i / e->dim[1]), (double)x, (double)y);
-    }
+                            head_name, e->name, (long long)((elements.first + i) / e->dim[1]), (double)sp->number[0][i],
+                            (double)sp->number[1][i]);
     return clv_ok();
+}
+
+static clv_status compare_all(spare *sp, const clv_entry *e)
+{
+    enum { PIECE = 1 << 18 };
+    const int64_t n = e->dim[0] * e->dim[1];
+    clv_status status = clv_ok();
+    sp->raw = clv_alloc(PIECE, sizeof(double));
+    for (int i = 0; i < 2; i++)
+        sp->number[i] = clv_alloc(PIECE, sizeof(float));
+    for (int64_t at = 0; at < n && status.code == CLV_OK; at += PIECE)
+        status = compare(sp, e, (clv_extent){at, CLV_MIN(PIECE, n - at)});
+    for (int i = 0; i < 2; i++)
+        free(sp->number[i]);
+    free(sp->raw);
+    return status;
 }
 
 /* Rank 0 alone compares, before weights are read. */
@@ -277,15 +161,8 @@ static clv_status check_spare_head(const source *s, const clv_catalog *catalog, 
     clv_entry like = *e;
     snprintf(like.name, sizeof like.name, "%s", head_name);
     CLV_TRY(check_tensor(&like, head));
-    const int64_t step = CLV_MIN(clv_entry_rows_per_piece(e), e->dim[0]);
-    reader a = reader_open(s->st[0], head, e, step);
-    reader b = reader_open(s->st[0], s->tensor[e - catalog->entry], e, step);
-    clv_status status = clv_ok();
-    for (int64_t row = 0; row < e->dim[0] && status.code == CLV_OK; row += step)
-        status = compare_rows(&a, &b, e, row, CLV_MIN(step, e->dim[0] - row));
-    reader_close(&a);
-    reader_close(&b);
-    return status;
+    spare sp = {.from = {{s->st[0], head}, s->found[e - catalog->entry]}};
+    return compare_all(&sp, e);
 }
 
 /* ---- the whole ---- */
@@ -295,9 +172,7 @@ static clv_status fill(clv_ctx *cx, source *s, const clv_catalog *catalog, const
     CLV_TRY(match(s, catalog, names));
     if (names != NULL)
         CLV_TRY(check_spare_head(s, catalog, cx->mesh));
-    for (size_t i = 0; i < catalog->count; i++)
-        CLV_TRY(fill_entry(cx, &catalog->entry[i], s->st[s->file[i]], s->tensor[i]));
-    return clv_ok();
+    return clv_catalog_read(cx, catalog, s->found);
 }
 
 static clv_status load_weights(const clv_checkpoint *c, const char *folder)

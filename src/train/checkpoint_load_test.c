@@ -204,6 +204,35 @@ static int types(clv_comm *world)
     return failed;
 }
 
+/* Tensors that are read in several units and steps, none a multiple of a tile: weights and moments to the bit. */
+static int large(clv_comm *world)
+{
+    int failed = 0;
+    char root[CLV_PATH], folder[CLV_PATH];
+    clv_config config = golden_config("gpt2-tiny");
+    config.layers = 1;
+    config.hidden = 66 * config.heads;
+    config.head_dim = 66;
+    config.ffn = 4 * config.hidden;
+    config.vocab = (3 << 20) / config.hidden + 1;
+    const clv_layout layout = {.tp = clv_comm_size(world)};
+    model *from = model_open(world, &config, layout, 1), *to = model_open(world, &config, layout, 1);
+    scratch_open(world, root);
+    model_fill(from, 3);
+    model_fill(to, 4);
+    const clv_checkpoint c = checkpoint_of(from), d = checkpoint_of(to);
+    must(clv_checkpoint_save(&c, root, 0));
+    clv_path_join(folder, sizeof folder, root, "iter_0000003");
+    const clv_status status = clv_checkpoint_load(&d, folder);
+    EXPECT(status.code == CLV_OK, "%s", status.text);
+    const int different = model_differences(to, 3, 3);
+    EXPECT(different == 0, "%d tensors differ", different);
+    scratch_close(world, root);
+    model_close(from);
+    model_close(to);
+    return failed;
+}
+
 /* ---- damage ---- */
 
 static void flip_byte(const char *folder, const char *name, long at)
@@ -309,6 +338,7 @@ int main(int argc, char **argv)
                         (mpi_case[]){{"names and shapes", names_and_shapes},
                                      {"heads", heads},
                                      {"types", types},
+                                     {"large", large},
                                      {"damage", damage},
                                      {"nothing there", nothing_there},
                                      {0}});

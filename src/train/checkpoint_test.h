@@ -33,10 +33,10 @@ static inline model *model_open_as(clv_comm *world, const clv_config *config, cl
                                        .distributed_optimizer = dtype != CLV_F32};
     layout.kv_heads = (int)config->kv_heads;
     must(clv_mesh_create(&m->mesh, world, &layout));
-    must(clv_arena_create(&m->weights, "weights", 16 << 20));
+    must(clv_arena_create(&m->weights, "weights", 32 << 20));
     m->weights.dtype = dtype;
-    must(clv_arena_create(&m->grads, "grads", 16 << 20));
-    must(clv_arena_create(&m->moments, "moments", 32 << 20));
+    must(clv_arena_create(&m->grads, "grads", 32 << 20));
+    must(clv_arena_create(&m->moments, "moments", 64 << 20));
     must(clv_arena_create(&m->temp, "temp", 16 << 20));
     m->cx = (clv_ctx){.be = clv_backend_ref(), .mesh = m->mesh, .temp = &m->temp};
     clv_gpt_create(&m->gpt, config, &options, m->mesh, &m->weights, &m->grads);
