@@ -292,14 +292,52 @@ typedef struct cpu_view {
     int64_t row, step; /* element (i, j) lies at i row + j step */
 } cpu_view;
 
+static inline cpu_view cpu_moved(cpu_view v, int64_t i, int64_t j)
+{
+    return (cpu_view){v.at + i * v.row + j * v.step, v.row, v.step};
+}
+
 /* What the elements of C are before a product: themselves, or a row of biases, or 0. */
 typedef struct cpu_start {
     bool add;
     const float *bias; /* or NULL; read unless add */
 } cpu_start;
 
-/* C[CPU_MR, 2 CPU_VEC] = start + A[CPU_MR, k] B[k, 2 CPU_VEC]; steps of B and C are 1. */
-void CPU(tile)(cpu_view c, cpu_view a, cpu_view b, int64_t k, cpu_start start);
+typedef struct cpu_block_shape {
+    int64_t k;
+    int mr, nv; /* at most CPU_MR rows, 2 vectors */
+} cpu_block_shape;
+
+/* C = start + A B, for mr rows x nv vectors that stay in registers while k runs: an element of A is spread over a
+ * register and meets one or two registers of B. Steps of B and C are 1; mr and nv are constants where this is inlined.
+ */
+CPU_BODY void cpu_block(cpu_view c, cpu_view a, cpu_view b, cpu_block_shape shape, cpu_start start)
+{
+    cpu_vec sum[CPU_MR][2] = {0};
+    for (int i = 0; i < shape.mr; i++) /* C of a large product lies far away: it comes while k runs */
+        for (int v = 0; v < shape.nv; v++)
+            __builtin_prefetch(c.at + i * c.row + v * CPU_VEC, 1);
+    for (int64_t p = 0; p < shape.k; p++) {
+        const float *bp = b.at + p * b.row;
+        const float *ap = a.at + p * a.step;
+        cpu_vec bv[2] = {0};
+        for (int v = 0; v < shape.nv; v++)
+            bv[v] = *(const cpu_vec *)(bp + v * CPU_VEC);
+        for (int i = 0; i < shape.mr; i++)
+            for (int v = 0; v < shape.nv; v++)
+                sum[i][v] += ap[i * a.row] * bv[v];
+    }
+    CPU_DO_(GCC unroll 8) /* else the sums would leave their registers to be counted over */
+    for (int i = 0; i < shape.mr; i++)
+        for (int v = 0; v < shape.nv; v++) {
+            cpu_vec *to = (cpu_vec *)(c.at + i * c.row + v * CPU_VEC);
+            if (start.add)
+                sum[i][v] += *to;
+            else if (start.bias != NULL)
+                sum[i][v] += *(const cpu_vec *)(start.bias + v * CPU_VEC);
+            *to = sum[i][v];
+        }
+}
 
 /* C[m,n] (+)= A[m,k] B[k,n]; steps of B and C are 1, n a multiple of CPU_VEC, m of 4 (and so its rest by CPU_MR
  * of CPU_REST). */

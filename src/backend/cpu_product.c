@@ -9,11 +9,6 @@
 
 enum { PANEL = 2 * CPU_VEC, M_BLOCK = CPU_M_BLOCK / CPU_MR * CPU_MR, AHEAD = 8 };
 
-static cpu_view view_at(cpu_view v, int64_t i, int64_t j)
-{
-    return (cpu_view){v.at + i * v.row + j * v.step, v.row, v.step};
-}
-
 /* to[panel][k][PANEL], the last panel filled up with zeros. */
 static void pack_b(float *restrict to, cpu_view b, int64_t k, int64_t n)
 {
@@ -80,11 +75,16 @@ static cpu_view last_rows(float *copy, cpu_view a, int64_t m, int64_t k)
     return (cpu_view){copy, CPU_K_BLOCK, 1};
 }
 
+CPU_BODY void block(cpu_view c, cpu_view a, cpu_view b, int64_t k, cpu_start start)
+{
+    cpu_block(c, a, b, (cpu_block_shape){k, CPU_MR, 2}, start);
+}
+
 /* A register tile that C does not have whole. */
 static void corner(cpu_view c, cpu_view a, cpu_view b, cpu_size size, cpu_start start)
 {
     float tile[CPU_MR * PANEL];
-    CPU(tile)((cpu_view){tile, PANEL, 1}, a, b, size.k, (cpu_start){0});
+    block((cpu_view){tile, PANEL, 1}, a, b, size.k, (cpu_start){0});
     for (int64_t i = 0; i < size.m; i++)
         for (int64_t j = 0; j < size.n; j++) {
             const float before = start.add ? c.at[i * c.row + j] : start.bias != NULL ? start.bias[j] : 0.0f;
@@ -107,11 +107,11 @@ static void multiply(cpu_view c, groups rows, const float *packed, cpu_size size
         cpu_view a = rows.first;
         for (int64_t i = 0; i < whole; i += CPU_MR, a.at += rows.next)
             if (n == PANEL)
-                CPU(tile)(view_at(c, i, j), a, b, size.k, at);
+                block(cpu_moved(c, i, j), a, b, size.k, at);
             else
-                corner(view_at(c, i, j), a, b, (cpu_size){CPU_MR, n, size.k}, at);
+                corner(cpu_moved(c, i, j), a, b, (cpu_size){CPU_MR, n, size.k}, at);
         if (left > 0)
-            corner(view_at(c, whole, j), last, b, (cpu_size){left, n, size.k}, at);
+            corner(cpu_moved(c, whole, j), last, b, (cpu_size){left, n, size.k}, at);
     }
 }
 
@@ -128,12 +128,12 @@ static void rectangle(const cpu_product *x, span m, span n, float *packed)
     for (int64_t j = n.from; j < n.to; j += step.n)
         for (int64_t p = 0; p == 0 || p < x->size.k; p += step.k) {
             const int64_t width = CLV_MIN(step.n, n.to - j), k = CLV_MIN(step.k, x->size.k - p);
-            pack_b(packed, view_at(x->b, p, j), k, width);
+            pack_b(packed, cpu_moved(x->b, p, j), k, width);
             for (int64_t i = m.from; i < m.to; i += M_BLOCK) {
                 const int64_t height = CLV_MIN(M_BLOCK, m.to - i);
-                const groups rows = groups_of(copy, view_at(x->a, i, p), height, k);
+                const groups rows = groups_of(copy, cpu_moved(x->a, i, p), height, k);
                 const cpu_start start = {x->start.add || p > 0, bias != NULL ? bias + j : NULL};
-                multiply(view_at(x->c, i, j), rows, packed, (cpu_size){height, width, k}, start);
+                multiply(cpu_moved(x->c, i, j), rows, packed, (cpu_size){height, width, k}, start);
             }
         }
 }
