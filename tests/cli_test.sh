@@ -23,6 +23,12 @@ expect() {
     grep -qe "$pattern" out err || complain "'$pattern' is not in: $*: $(head -c 300 out err)"
 }
 
+# ---- waiting threads soon sleep, sooner where ranks share cores; who chose otherwise is heard ----
+expect 2 "GOMP_SPINCOUNT = '2000'" env OMP_DISPLAY_ENV=VERBOSE "$cleave" eval
+expect 2 "GOMP_SPINCOUNT = '300'" "$mpirun" -n 2 --bind-to none env OMP_DISPLAY_ENV=VERBOSE "$cleave" eval
+expect 2 "GOMP_SPINCOUNT = '7000'" env OMP_DISPLAY_ENV=VERBOSE GOMP_SPINCOUNT=7000 "$cleave" eval
+grep -q "'2000'" err && complain "a chosen GOMP_SPINCOUNT is not kept"
+
 # ---- usage ----
 expect 0 'tokenizer encode' "$cleave" --help
 [ -s err ] && complain "--help writes to stderr"

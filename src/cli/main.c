@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const cli_command commands[] = {
     {"train", "train", "[options]", "train a model", 0, 0, cleave_train},
@@ -128,6 +129,17 @@ static cleave_status run_command(cleave_world *world, const cli_command *command
     return cleave_world_agree(world, st);
 }
 
+/* Set before libgomp starts, which is before main: so this program starts once more, unless the user chose. */
+static void wait_briefly(char **argv)
+{
+    char turns[16];
+    if (getenv("GOMP_SPINCOUNT") != NULL || getenv("OMP_WAIT_POLICY") != NULL)
+        return;
+    snprintf(turns, sizeof turns, "%d", cleave_spin_count());
+    if (setenv("GOMP_SPINCOUNT", turns, 1) == 0)
+        execv("/proc/self/exe", argv); /* comes back only where it fails; the run is well without */
+}
+
 int main(int argc, char **argv)
 {
     int used = 0;
@@ -139,6 +151,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--version") == 0)
         return printf("cleave %s\n", cleave_version()) < 0;
 
+    if (command != NULL && !command->is_single)
+        wait_briefly(argv);
     cleave_world *world;
     cleave_status st = cleave_world_open(&world, &argc, &argv);
     if (st.code == CLEAVE_OK)

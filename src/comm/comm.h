@@ -56,6 +56,7 @@ clv_comm *clv_comm_fake_open(int rank, int size);
  * processes started by a launcher of another MPI. Sets log rank and the panic hook. */
 clv_status clv_comm_world_open(clv_comm **out, int *argc, char ***argv);
 void clv_comm_world_close(clv_comm *world);
+int clv_launch_spins(void); /* turns that a waiting thread spins before it sleeps; before or after the world is open */
 void clv_comm_abort(clv_comm *world, int code); /* brings every rank down at once */
 /* For tests: in groups made from now on no message is buffered on its way; a send ends when its receive is posted, as
  * large ones always do. CLEAVE_SYNCHRONOUS_SENDS=1 in the environment is the same from the start. */

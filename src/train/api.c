@@ -57,6 +57,11 @@ void cleave_text_free(char *text)
 /* ---- world --------------------------------------------------------------------------------------------------------
  */
 
+int cleave_spin_count(void)
+{
+    return clv_launch_spins();
+}
+
 cleave_status cleave_world_open(cleave_world **out, int *argc, char ***argv)
 {
     *out = NULL;
