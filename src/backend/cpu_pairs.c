@@ -171,7 +171,7 @@ static void finish(const block *x, const float *tile, const float *bias, int64_t
     const clv_tensor c = x->g->c;
     const int64_t rows = CLV_MIN(x->kernel->rows, x->size.m - i), n = CLV_MIN(CPU_PAIR_N, x->size.n - j);
     for (int64_t r = 0; r < rows; r++, tile += CPU_PAIR_N) {
-        void *to = cpu_at(c, (x->first + i + r) * clv_last(c) + j);
+        void *to = cpu_at(c, (x->first + i + r) * x->size.n + j);
         if (n == CPU_PAIR_N)
             CPU_TYPED(c.dtype, finish_row, to, tile, bias, CPU_PAIR_N, x->add);
         else
