@@ -33,7 +33,8 @@ static void rehearse(clv_engine *e)
         clv_pipeline_run(e, &(clv_pass){.samples = &few, .training = true});
         clv_engine_finish(e);
     }
-    clv_pipeline_run(e, &(clv_pass){.samples = &few});
+    if (!e->spec.no_evaluation)
+        clv_pipeline_run(e, &(clv_pass){.samples = &few});
     if (e->spec.logits)
         clv_pipeline_run(e, &(clv_pass){.samples = &few, .visit = look_away});
 }

@@ -294,6 +294,7 @@ typedef struct clv_engine_spec {
     bool per_token_loss; /* sum over the counted tokens of the step / their number; else mean of micro-batch means */
     bool training;       /* gradients, moments, activations for a backward */
     bool documents;      /* batches carry document starts */
+    bool no_evaluation;  /* clv_engine_evaluate will not be called: no room for it */
     bool logits;         /* clv_engine_logits will be called: room for those of a whole micro-batch */
     bool distributed_optimizer; /* moments and masters are split over the data-parallel ranks */
     bool overlap_grad_reduce;   /* gradients are summed over them while the last backward goes on */

@@ -231,6 +231,7 @@ static clv_status engine_open(clv_trainer *t)
                                   .label_smoothing = o->label_smoothing,
                                   .per_token_loss = o->calculate_per_token_loss,
                                   .training = true,
+                                  .no_evaluation = t->valid.data == NULL,
                                   .documents = clv_list_has(&o->at_eod, "reset_attention"),
                                   .distributed_optimizer = o->use_distributed_optimizer,
                                   .overlap_grad_reduce = o->overlap_grad_reduce,
