@@ -41,6 +41,32 @@ enum {
     CPU_FEW_HEADS = 16    /* that a thread then takes together, at most */
 };
 
+/* sum += the terms of i in [0, n): so many sums side by side that none waits for its last addition, folded in halves.
+ */
+#define CPU_SUM(sum, n, i, term)                                                                                       \
+    do {                                                                                                               \
+        enum { LANES_ = 4 * CPU_VEC };                                                                                 \
+        __typeof__(sum) lane_[LANES_] = {0};                                                                           \
+        const int64_t n_ = (n);                                                                                        \
+        int64_t at_ = 0;                                                                                               \
+        for (; at_ + LANES_ <= n_; at_ += LANES_)                                                                      \
+            CPU_SUM_LANES_(LANES_, lane_, at_ + l_, i, term);                                                          \
+        CPU_SUM_LANES_(n_ - at_, lane_, at_ + l_, i, term);                                                            \
+        CPU_SUM_LANES_(LANES_ / 2, lane_, l_ + LANES_ / 2, i, lane_[i]);                                               \
+        CPU_SUM_LANES_(LANES_ / 4, lane_, l_ + LANES_ / 4, i, lane_[i]);                                               \
+        for (int half_ = CPU_VEC / 2; half_ >= 4; half_ /= 2)                                                          \
+            CPU_SUM_LANES_(half_, lane_, l_ + half_, i, lane_[i]);                                                     \
+        sum += (lane_[0] + lane_[2]) + (lane_[1] + lane_[3]);                                                          \
+    } while (0)
+#define CPU_SUM_LANES_(count, lane, at, i, term)                                                                       \
+    do {                                                                                                               \
+        CPU_SIMD                                                                                                       \
+        for (int l_ = 0; l_ < (count); l_++) {                                                                         \
+            const int64_t i = (at);                                                                                    \
+            (lane)[l_] += (term);                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
 typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), aligned(4), may_alias));
 
 /* 4 x 4 elements, transposed: rows of `to` become columns of `from`. */
@@ -78,11 +104,12 @@ static inline uint32_t cpu_to_bits(float x)
 }
 
 /* e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; e^r by a polynomial fitted to relative error 1e-8, so that only
- * rounding is left (2 ulp). Below the normal numbers 0, above 88.37 infinity. */
+ * rounding is left (2 ulp). Below the normal numbers 0, above 88.37 infinity: there n + 127, which is the exponent's
+ * bits, is 0 and 255. */
 static inline float cpu_exp(float x)
 {
-    const float magic = 0x1.8p23f; /* adding it rounds to an integer, which then stands in the low bits */
-    const float at = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    const float magic = 0x1.8p23f + 127.0f; /* adding it rounds to an integer, whose n + 127 stands in the low bits */
+    const float above = x < -88.0f ? -88.0f : x, at = above > 89.0f ? 89.0f : above;
     const float shifted = at * 0x1.715476p+0f + magic;
     const float n = shifted - magic;
     const float r = (at - n * 0x1.62e4p-1f) + n * -0x1.7f7d1cp-20f;
@@ -93,9 +120,7 @@ static inline float cpu_exp(float x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    p *= cpu_from_bits((cpu_to_bits(shifted) + 127u) << 23);
-    p = x < -87.0f ? 0.0f : p;
-    return x > 88.0f ? INFINITY : p;
+    return p * cpu_from_bits(cpu_to_bits(shifted) << 23);
 }
 
 static inline float cpu_sigmoid(float x)
@@ -188,6 +213,12 @@ void CPU(convert)(void *y, clv_dtype y_type, const void *x, clv_dtype x_type, in
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
+/* The last dim, where a call would cost as much as a short row. */
+static inline int64_t cpu_last(clv_tensor t)
+{
+    return t.dim[t.ndim - 1];
+}
+
 /* Element `i` of any type, and a row of f32. */
 static inline void *cpu_at(clv_tensor t, int64_t i)
 {
@@ -196,12 +227,12 @@ static inline void *cpu_at(clv_tensor t, int64_t i)
 
 static inline void *cpu_row_at(clv_tensor t, int64_t row)
 {
-    return cpu_at(t, row * clv_last(t));
+    return cpu_at(t, row * cpu_last(t));
 }
 
 static inline float *cpu_row(clv_tensor t, int64_t row)
 {
-    return (float *)t.data + row * clv_last(t);
+    return (float *)t.data + row * cpu_last(t);
 }
 
 /* Part `i` of `parts` of n things: 0 <= i <= parts gives its first; the same for any number of threads. */

@@ -26,14 +26,10 @@ CPU_BODY void statistics(float *stat, const void *x, const clv_norm *norm, int64
 {
     float mean = 0.0f, square = 0.0f;
     if (norm->kind == CLV_LAYERNORM) {
-        CPU_SIMD_SUM(mean)
-        for (int64_t i = 0; i < h; i++)
-            mean += cpu_get(x, i, type);
+        CPU_SUM(mean, h, i, cpu_get(x, i, type));
         mean /= (float)h;
     }
-    CPU_SIMD_SUM(square)
-    for (int64_t i = 0; i < h; i++)
-        square += (cpu_get(x, i, type) - mean) * (cpu_get(x, i, type) - mean);
+    CPU_SUM(square, h, i, (cpu_get(x, i, type) - mean) * (cpu_get(x, i, type) - mean));
     stat[0] = mean;
     stat[1] = 1.0f / sqrtf(square / (float)h + norm->eps);
 }
@@ -63,13 +59,10 @@ CPU_BODY void row_backward(const norm_row *row, const clv_norm *norm, float *sum
     const float mean = row->mean, r = row->r, old = add ? 1.0f : 0.0f;
     float *dg = sums, *db = sums + h;
     float e1 = 0.0f, e2 = 0.0f;
-    CPU_SIMD_SUM(e1, e2)
-    for (int64_t i = 0; i < h; i++) {
-        const float e = cpu_get(dy, i, type) * cpu_get(g, i, type);
-        e1 += e;
-        e2 += e * ((cpu_get(x, i, type) - mean) * r);
-    }
-    e1 = norm->kind == CLV_LAYERNORM ? e1 / (float)h : 0.0f;
+    if (norm->kind == CLV_LAYERNORM)
+        CPU_SUM(e1, h, i, cpu_get(dy, i, type) * cpu_get(g, i, type));
+    CPU_SUM(e2, h, i, cpu_get(dy, i, type) * cpu_get(g, i, type) * ((cpu_get(x, i, type) - mean) * r));
+    e1 /= (float)h;
     e2 /= (float)h;
     CPU_SIMD
     for (int64_t i = 0; i < h; i++) {

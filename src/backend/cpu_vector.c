@@ -129,16 +129,22 @@ void CPU(scale)(clv_tensor y, float a)
     CPU_TYPED(y.dtype, scale_piece, cpu_at(y, from), a, CLV_MIN(PIECE, n - from));
 }
 
+static inline double square(double x)
+{
+    return x * x;
+}
+
+/* sum of w_i x_i, both of one type; of x_i^2 where they are the same, which is converted once */
 CPU_BODY void piece_sum(double *sum, const void *w, const void *x, int64_t n, clv_dtype type)
 {
     double total = 0.0;
-    CPU_SIMD_SUM(total)
-    for (int64_t i = 0; i < n; i++)
-        total += (double)cpu_get(w, i, type) * (double)cpu_get(x, i, type);
+    if (w == x)
+        CPU_SUM(total, n, i, square((double)cpu_get(x, i, type)));
+    else
+        CPU_SUM(total, n, i, (double)cpu_get(w, i, type) * (double)cpu_get(x, i, type));
     *sum = total;
 }
 
-/* sum of w_i x_i, both of one type */
 static double product_sum(clv_tensor w, clv_tensor x)
 {
     const int64_t n = clv_numel(x);
