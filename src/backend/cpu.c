@@ -16,6 +16,8 @@ typedef struct variant {
     bool pairs; /* products of bf16 go through cpu_pairs.c */
 } variant;
 
+const cpu_limits clv_cpu_limits = {.exp_low = -88.0f, .exp_high = 89.0f, .zero = 0.0f};
+
 extern const clv_backend clv_cpu_backend_base;
 double clv_cpu_peak_burst_base(int64_t rounds);
 

@@ -61,7 +61,7 @@ enum {
 #define CPU_SUM_LANES_(count, lane, at, i, term)                                                                       \
     do {                                                                                                               \
         CPU_SIMD                                                                                                       \
-        for (int l_ = 0; l_ < (count); l_++) {                                                                         \
+        for (int64_t l_ = 0; l_ < (count); l_++) {                                                                     \
             const int64_t i = (at);                                                                                    \
             (lane)[l_] += (term);                                                                                      \
         }                                                                                                              \
@@ -103,23 +103,38 @@ static inline uint32_t cpu_to_bits(float x)
     return bits;
 }
 
+/* Defined in cpu.c, so that no kernel's compiler knows the values: it would calculate what lies beyond a limit apart,
+ * and need a comparison and a mask where a maximum will do. */
+typedef struct cpu_limits {
+    float exp_low, exp_high; /* -88, 89 */
+    float zero;
+} cpu_limits;
+extern const cpu_limits clv_cpu_limits;
+
+/* The larger, or x if either is NaN. */
+static inline float cpu_max(float low, float x)
+{
+    return low > x ? low : x;
+}
+
+static inline float cpu_min(float high, float x)
+{
+    return high < x ? high : x;
+}
+
 /* e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; e^r by a polynomial fitted to relative error 1e-8, so that only
  * rounding is left (2 ulp). Below the normal numbers 0, above 88.37 infinity: there n + 127, which is the exponent's
  * bits, is 0 and 255. */
 static inline float cpu_exp(float x)
 {
     const float magic = 0x1.8p23f + 127.0f; /* adding it rounds to an integer, whose n + 127 stands in the low bits */
-    const float above = x < -88.0f ? -88.0f : x, at = above > 89.0f ? 89.0f : above;
+    const float at = cpu_min(clv_cpu_limits.exp_high, cpu_max(clv_cpu_limits.exp_low, x));
     const float shifted = at * 0x1.715476p+0f + magic;
     const float n = shifted - magic;
     const float r = (at - n * 0x1.62e4p-1f) + n * -0x1.7f7d1cp-20f;
-    float p = 1.392617612e-3f;
-    p = p * r + 8.363173075e-3f;
-    p = p * r + 4.166655466e-2f;
-    p = p * r + 1.666657703e-1f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    const float square = r * r, cube = 0.5f + 1.666657703e-1f * r;
+    const float rest = 4.166655466e-2f + 8.363173075e-3f * r + 1.392617612e-3f * square;
+    const float p = 1.0f + (r + square * (cube + square * rest));
     return p * cpu_from_bits(cpu_to_bits(shifted) << 23);
 }
 
