@@ -1,54 +1,109 @@
 /* cpu_random.c - dropout: many Philox blocks at once, one in each lane; the same bits as clv_uniform_at. */
 #include "cpu_internal.h"
 
-enum { LANES = 16, WORDS = 4 * LANES };
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
-/* uniform[0 .. 63]: elements 4 block .. 4 block + 63 of the stream. A word stands in the low half of a lane of 64 bits,
- * whose high half is not kept clean: a product of 32 bits by 32 does not read it. */
-static void uniforms(float *uniform, uint64_t key, uint64_t block)
+enum { LANES = CPU_VEC / 2, GROUP = 16, WORDS = 4 * GROUP, ROUNDS = 10 };
+
+/* A word stands in the low half of a lane of 64 bits, whose high half is not kept clean: a product of 32 bits by 32
+ * does not read it. The compiler would clean it and multiply all 64. */
+typedef uint64_t words __attribute__((vector_size(8 * LANES)));
+
+/* Lanes of two vectors in turn. */
+#if defined(__AVX512F__)
+#define FIRST_PAIRS 0, 8, 1, 9, 2, 10, 3, 11
+#define LAST_PAIRS  4, 12, 5, 13, 6, 14, 7, 15
+#elif defined(__AVX__)
+#define FIRST_PAIRS 0, 4, 1, 5
+#define LAST_PAIRS  2, 6, 3, 7
+#else
+#define FIRST_PAIRS 0, 2
+#define LAST_PAIRS  1, 3
+#endif
+
+static inline words product(words a, uint32_t factor)
 {
-    uint64_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
-    for (int i = 0; i < LANES; i++) {
-        c0[i] = block + (uint64_t)i;
-        c1[i] = c0[i] >> 32;
-        c2[i] = c3[i] = 0;
-    }
+#if defined(__AVX512F__)
+    return (words)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(factor));
+#elif defined(__AVX2__)
+    return (words)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(factor));
+#else
+    return (a & 0xFFFFFFFFu) * factor;
+#endif
+}
+
+typedef struct schedule {
+    uint64_t key[ROUNDS][2];
+} schedule;
+
+static schedule schedule_of(const clv_dropout *drop, int64_t column)
+{
+    const uint64_t key = clv_dropout_key(drop->key, cpu_sample(drop, column));
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int round = 0; round < 10; round++) {
-        CPU_SIMD
-        for (int i = 0; i < LANES; i++) {
-            const uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0[i];
-            const uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2[i];
-            c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
-            c1[i] = p1;
-            c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
-            c3[i] = p0;
-        }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+    schedule s;
+    for (int round = 0; round < ROUNDS; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        s.key[round][0] = k0;
+        s.key[round][1] = k1;
     }
-    for (int i = 0; i < LANES; i++) {
-        uniform[4 * i] = (float)(int32_t)((uint32_t)c0[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 1] = (float)(int32_t)((uint32_t)c1[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 2] = (float)(int32_t)((uint32_t)c2[i] >> 8) * 0x1p-24f;
-        uniform[4 * i + 3] = (float)(int32_t)((uint32_t)c3[i] >> 8) * 0x1p-24f;
+    return s;
+}
+
+/* The four words of each lane's block; c[0] holds the blocks' numbers. */
+static inline void philox(words c[4], const schedule *s)
+{
+    c[1] = c[0] >> 32;
+    c[2] = c[3] = (words){0};
+    for (int round = 0; round < ROUNDS; round++) {
+        const words p0 = product(c[0], 0xD2511F53u), p1 = product(c[2], 0xCD9E8D57u);
+        c[0] = (p1 >> 32) ^ c[1] ^ s->key[round][0];
+        c[1] = p1;
+        c[2] = (p0 >> 32) ^ c[3] ^ s->key[round][1];
+        c[3] = p0;
     }
+}
+
+/* word[0 .. 63]: elements 4 block .. 4 block + 63 of the stream. Two words side by side fill a lane. */
+static inline void draw(uint32_t word[WORDS], const schedule *s, uint64_t block)
+{
+    static const uint64_t one_by_one[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    words step;
+    memcpy(&step, one_by_one, sizeof step);
+    for (int at = 0; at < GROUP; at += LANES) {
+        words c[4] = {step + (block + (uint64_t)at)};
+        philox(c, s);
+        const words a = (c[0] & 0xFFFFFFFFu) | c[1] << 32, b = (c[2] & 0xFFFFFFFFu) | c[3] << 32;
+        const words first = __builtin_shufflevector(a, b, FIRST_PAIRS),
+                    last = __builtin_shufflevector(a, b, LAST_PAIRS);
+        memcpy(word + 4 * at, &first, sizeof first);
+        memcpy(word + 4 * at + 2 * LANES, &last, sizeof last);
+    }
+}
+
+/* A word w is kept where the uniform number (w >> 8) 2^-24 >= p, that is from here on. */
+static uint32_t first_kept(float p)
+{
+    const float steps = p * 0x1p24f;
+    const uint32_t floor = (uint32_t)steps;
+    return (floor + ((float)floor < steps ? 1u : 0u)) << 8;
 }
 
 void CPU(keep)(float *factor, int64_t n, const clv_dropout *drop, int64_t column, uint64_t first)
 {
-    const uint64_t key = clv_dropout_key(drop->key, cpu_sample(drop, column));
-    const float p = drop->p, scale = 1.0f / (1.0f - drop->p);
-    float uniform[WORDS];
+    const schedule s = schedule_of(drop, column);
+    const uint32_t kept = first_kept(drop->p);
+    const float scale = 1.0f / (1.0f - drop->p);
+    uint32_t word[WORDS];
     int64_t done = 0;
     while (done < n) {
         const uint64_t element = first + (uint64_t)done;
         const int64_t skip = (int64_t)(element & 3);
         const int64_t take = CLV_MIN(WORDS - skip, n - done);
-        uniforms(uniform, key, element >> 2);
+        draw(word, &s, element >> 2);
         CPU_SIMD
         for (int64_t i = 0; i < take; i++)
-            factor[done + i] = uniform[skip + i] >= p ? scale : 0.0f;
+            factor[done + i] = word[skip + i] >= kept ? scale : 0.0f;
         done += take;
     }
 }
