@@ -96,9 +96,9 @@ static void print(const bench *b, const char *what, double time, double theirs, 
 {
     const double speed = (double)b->bytes / time;
     if (b->json)
-        printf("{\"tokenizer\": \"%s\", \"what\": \"%s\", \"bytes\": %zu, \"ids\": %zu, \"seconds\": %.6g, "
+        printf("{\"what\": \"%s\", \"tokenizer\": \"%s\", \"bytes\": %zu, \"ids\": %zu, \"seconds\": %.6g, "
                "\"bytes_per_second\": %.6g, \"differing\": %lld",
-               b->tokenizer_path, what, b->bytes, b->ids.count, time, speed, (long long)differing);
+               what, b->tokenizer_path, b->bytes, b->ids.count, time, speed, (long long)differing);
     else
         printf("%-7s %8.2f MB/s", what, speed * 1e-6);
     if (theirs > 0.0)
@@ -132,6 +132,9 @@ static clv_status run(bench *b)
     if (b->command != NULL && !peer_open(&b->other, b->command))
         return clv_fail(CLV_BAD_INPUT, "the peer '%s' did not start", b->command);
     cut(b);
+    if (!b->json)
+        printf("%s, vocabulary %lld; %zu documents, %zu bytes\n", b->tokenizer_path,
+               (long long)clv_tokenizer_vocab_size(b->tok), b->doc_count, b->bytes);
     CLV_TRY(fastest(b, encode, &time));
     theirs = peer_seconds(&b->other, "encode");
     print(b, "encode", time, theirs, differing_ids(b));
