@@ -23,7 +23,7 @@ find_python() {
 
 # field NAME: the value, number or text, of a key in each JSON line of stdin that has it.
 field() {
-    sed -n 's/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p'
+    sed -nE 's/.*"'"$1"'": *("([^"]*)"|([^",}]*)).*/\2\3/p'
 }
 
 # median: of the numbers of stdin, one a line.
