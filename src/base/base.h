@@ -100,6 +100,14 @@ void *clv_resize(void *old, size_t count, size_t size);
 char *clv_strdup(const char *text);
 int64_t clv_memory_resident(void); /* bytes of this process in memory now; 0 where the system does not say */
 
+/* ---- task.c: work beside the run, on a thread that lets all others go first ----------------------------------------
+ */
+
+typedef struct clv_task clv_task;
+clv_task *clv_task_start(void (*work)(void *state), void *state);
+bool clv_task_is_done(clv_task *task);
+void clv_task_end(clv_task *task); /* waits for it; NULL: nothing */
+
 /* ---- rng.c: Philox4x32-10, the only source of random bits ----------------------------------------------------------
  */
 

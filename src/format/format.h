@@ -88,6 +88,10 @@ clv_status clv_st_writer_create(clv_st_writer **out, const char *path, const clv
 clv_status clv_st_writer_put(clv_st_writer *w, size_t tensor, uint64_t offset, const void *data, size_t n);
 clv_status clv_st_writer_finish(clv_st_writer *w); /* also frees it, whatever happens */
 
+/* The bytes of such a file in front of the data. at[i]: where tensor i begins in the file; at[count]: the file's size.
+ * Errors: a header too long for the format. */
+clv_status clv_st_header_make(clv_text *header, uint64_t *at, const clv_st_tensor *tensors, size_t count);
+
 const char *clv_dtype_st_name(clv_dtype dtype);
 
 /* ---- hf_*.c: config.json <-> clv_config ----------------------------------------------------------------------------

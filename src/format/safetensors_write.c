@@ -17,16 +17,12 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-typedef struct span {
-    uint64_t at, bytes; /* at: from the start of the file */
-} span;
-
 struct clv_st_writer {
     char *path;
     int fd;
     uint64_t size;
     size_t count;
-    span *spans; /* in the caller's order */
+    uint64_t *at, *bytes; /* of tensors, in the caller's order; at: from the start of the file */
 };
 
 static int by_layout(const void *a, const void *b)
@@ -48,46 +44,53 @@ static uint64_t byte_count(const clv_st_tensor *t)
     return bytes;
 }
 
-static void add_entry(clv_text *header, const clv_st_tensor *t, const span *place)
+static void add_entry(clv_text *header, const clv_st_tensor *t, uint64_t at)
 {
     clv_text_add(header, ",", 1);
     clv_json_add_string(header, t->name, strlen(t->name));
     clv_text_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", clv_dtype_st_name(t->dtype));
     for (int i = 0; i < t->ndim; i++)
         clv_text_printf(header, i > 0 ? ",%lld" : "%lld", (long long)t->dim[i]);
-    clv_text_printf(header, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)place->at,
-                    (unsigned long long)(place->at + place->bytes));
+    clv_text_printf(header, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+                    (unsigned long long)(at + byte_count(t)));
 }
 
-/* The first 8 + N bytes of the file; spans and size are set from the list. */
-static clv_text lay_out(clv_st_writer *w, const clv_st_tensor *tensors)
+/* 8 bytes for the length, which is known when the rest is; at counts from the end of the header. */
+static void lay_out(clv_text *header, uint64_t *at, const clv_st_tensor **order, const clv_st_tensor *tensors,
+                    size_t count)
 {
-    const clv_st_tensor **order = clv_alloc(w->count, sizeof *order);
-    for (size_t i = 0; i < w->count; i++)
-        order[i] = &tensors[i];
-    qsort(order, w->count, sizeof *order, by_layout);
-
-    clv_text header = {0};
-    clv_text_printf(&header, "%8s{\"__metadata__\":{\"format\":\"pt\"}", "");
-    for (size_t i = 0; i < w->count; i++) {
+    at[count] = 0;
+    clv_text_printf(header, "%8s{\"__metadata__\":{\"format\":\"pt\"}", "");
+    for (size_t i = 0; i < count; i++) {
         CLV_CHECK(i == 0 || by_layout(&order[i - 1], &order[i]) != 0, "tensor %s declared twice", order[i]->name);
-        span *place = &w->spans[order[i] - tensors];
-        *place = (span){.at = w->size, .bytes = byte_count(order[i])};
-        w->size += place->bytes;
-        add_entry(&header, order[i], place);
+        at[order[i] - tensors] = at[count];
+        add_entry(header, order[i], at[count]);
+        at[count] += byte_count(order[i]);
     }
-    clv_text_add(&header, "}", 1);
-    while (header.length % 8 != 0)
-        clv_text_add(&header, " ", 1);
-    const uint64_t n = header.length - 8;
-    for (int i = 0; i < 8; i++)
-        header.data[i] = (char)(uint8_t)(n >> (8 * i));
+    clv_text_add(header, "}", 1);
+    while (header->length % 8 != 0)
+        clv_text_add(header, " ", 1);
+}
 
-    for (size_t i = 0; i < w->count; i++)
-        w->spans[i].at += header.length;
-    w->size += header.length;
+clv_status clv_st_header_make(clv_text *header, uint64_t *at, const clv_st_tensor *tensors, size_t count)
+{
+    const clv_st_tensor **order = clv_alloc(count, sizeof *order);
+    for (size_t i = 0; i < count; i++)
+        order[i] = &tensors[i];
+    qsort(order, count, sizeof *order, by_layout);
+    *header = (clv_text){0};
+    lay_out(header, at, order, tensors, count);
     free(order);
-    return header;
+    const uint64_t n = header->length - 8;
+    for (int i = 0; i < 8; i++)
+        header->data[i] = (char)(uint8_t)(n >> (8 * i));
+    for (size_t i = 0; i <= count; i++)
+        at[i] += header->length;
+    if (n <= CLV_ST_HEADER_MAX)
+        return clv_ok();
+    clv_text_free(header);
+    return clv_fail(CLV_BAD_INPUT, "the header needs %llu bytes, at most %u are allowed; use more shards",
+                    (unsigned long long)n, CLV_ST_HEADER_MAX);
 }
 
 /* What the system says, and for a full disk also how much is needed and how much is left. */
@@ -133,9 +136,6 @@ static clv_status write_at(const clv_st_writer *w, uint64_t at, const void *data
 /* Opens without truncating: another process may have begun to fill the file. */
 static clv_status begin_file(clv_st_writer *w, const clv_text *header)
 {
-    if (header->length - 8 > CLV_ST_HEADER_MAX)
-        return clv_fail(CLV_BAD_INPUT, "%s: the header needs %zu bytes, at most %u are allowed; use more shards",
-                        w->path, header->length - 8, CLV_ST_HEADER_MAX);
     w->fd = open(w->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (w->fd < 0)
         return clv_fail(CLV_BAD_INPUT, "cannot create %s: %s", w->path, strerror(errno));
@@ -151,7 +151,8 @@ static clv_status destroy(clv_st_writer *w)
     if (w->fd >= 0 && close(w->fd) != 0)
         status = clv_fail(CLV_BAD_INPUT, "cannot close %s: %s", w->path, strerror(errno));
     free(w->path);
-    free(w->spans);
+    free(w->at);
+    free(w->bytes);
     free(w);
     return status;
 }
@@ -160,10 +161,17 @@ clv_status clv_st_writer_create(clv_st_writer **out, const char *path, const clv
 {
     clv_st_writer *w = clv_alloc(1, sizeof *w);
     *w = (clv_st_writer){.path = clv_strdup(path), .fd = -1, .count = count};
-    w->spans = clv_alloc(count, sizeof *w->spans);
-    clv_text header = lay_out(w, tensors);
-    const clv_status status = begin_file(w, &header);
-    clv_text_free(&header);
+    w->at = clv_alloc(count + 1, sizeof *w->at);
+    w->bytes = clv_alloc(count, sizeof *w->bytes);
+    for (size_t i = 0; i < count; i++)
+        w->bytes[i] = byte_count(&tensors[i]);
+    clv_text header;
+    clv_status status = clv_within(clv_st_header_make(&header, w->at, tensors, count), "%s", path);
+    w->size = w->at[count];
+    if (status.code == CLV_OK) {
+        status = begin_file(w, &header);
+        clv_text_free(&header);
+    }
     if (status.code != CLV_OK)
         destroy(w);
     *out = status.code == CLV_OK ? w : NULL;
@@ -173,10 +181,10 @@ clv_status clv_st_writer_create(clv_st_writer **out, const char *path, const clv
 clv_status clv_st_writer_put(clv_st_writer *w, size_t tensor, uint64_t offset, const void *data, size_t n)
 {
     CLV_CHECK(tensor < w->count, "tensor %zu of %zu", tensor, w->count);
-    const span *place = &w->spans[tensor];
-    CLV_CHECK(offset <= place->bytes && n <= place->bytes - offset, "tensor %zu: bytes %llu + %zu of %llu", tensor,
-              (unsigned long long)offset, n, (unsigned long long)place->bytes);
-    return write_at(w, place->at + offset, data, n);
+    const uint64_t bytes = w->bytes[tensor];
+    CLV_CHECK(offset <= bytes && n <= bytes - offset, "tensor %zu: bytes %llu + %zu of %llu", tensor,
+              (unsigned long long)offset, n, (unsigned long long)bytes);
+    return write_at(w, w->at[tensor] + offset, data, n);
 }
 
 clv_status clv_st_writer_finish(clv_st_writer *w)

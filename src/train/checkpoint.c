@@ -9,12 +9,11 @@
  * complete, or is no more: the next save removes it.
  *
  * In the background the order is the same: what the ranks own is gathered into memory, a thread writes and syncs it
- * while the run goes on, and when all threads are done the ranks agree and publish.
+ * while the run goes on, and when all threads are done the ranks agree and publish. Another one removes what is too
+ * old.
  */
 #include "train/checkpoint_internal.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +41,7 @@ struct clv_saving {
     clv_output weights_out, moments_out;
     clv_text sums;     /* of the files that this rank wrote, as members of one object */
     clv_status status; /* of this rank */
-    pthread_t thread;
-    bool has_thread;
-    atomic_bool done;
+    clv_task *behind;  /* the part that is under way */
 };
 typedef struct clv_saving save;
 
@@ -125,13 +122,21 @@ static void sum_shards(const save *s, const clv_catalog *catalog, clv_text *out,
     }
 }
 
+static void sum_image(save *s, const clv_output *o)
+{
+    if (o->image != NULL)
+        clv_sums_add_image(&s->sums, o->path + strlen(s->temporary) + 1, o->image, o->size);
+}
+
 static clv_status find_sums(save *s)
 {
     static const char *const others[] = {"config.json", "generation_config.json", "model.safetensors.index.json",
                                          "training/state.json"};
     clv_status status = clv_ok();
-    sum_shards(s, &s->weights, &s->sums, &status);
-    sum_shards(s, &s->moments, &s->sums, &status);
+    if (!s->later) {
+        sum_shards(s, &s->weights, &s->sums, &status);
+        sum_shards(s, &s->moments, &s->sums, &status);
+    }
     for (size_t i = 0; is_writer(s) && i < CLV_COUNT(others); i++)
         clv_sums_add(&s->sums, &status, s->temporary, others[i]);
     for (size_t i = 0; is_writer(s) && i < CLV_COUNT(tokenizer_files); i++)
@@ -143,11 +148,10 @@ static clv_status find_sums(save *s)
 static void gather_tensors(save *s)
 {
     clv_gather g;
-    clv_gather_open(&g, s->c.cx, s->c.params, s->c.param_count);
-    s->status = clv_catalog_write(&s->weights, &g, s->temporary, &s->disk, s->later ? &s->weights_out : NULL);
+    clv_gather_open(&g, s->c.cx, s->c.params, s->c.param_count, s->c.room);
+    s->status = clv_catalog_write(&s->weights, &g, &s->weights_out);
     if (s->moments.count > 0) {
-        const clv_status moments =
-            clv_catalog_write(&s->moments, &g, s->temporary, &s->disk, s->later ? &s->moments_out : NULL);
+        const clv_status moments = clv_catalog_write(&s->moments, &g, &s->moments_out);
         s->status = s->status.code != CLV_OK ? s->status : moments;
     }
     clv_gather_close(&g);
@@ -192,8 +196,11 @@ static clv_status retire(const save *s, const char *name)
 
 /* Of those older than the one just saved, the newest keep_last - 1 stay, and multiples of keep_every. The save itself
  * is done: trouble is only told. */
-static void prune(const save *s)
+static void prune(void *saving)
 {
+    const save *s = saving;
+    if (!is_writer(s) || s->keep_last == 0)
+        return;
     char **names;
     const size_t count = clv_names_list(s->root, clv_checkpoint_is_name, &names);
     const int64_t saved = clv_checkpoint_iteration(s->name);
@@ -215,26 +222,38 @@ static void prune(const save *s)
  *
  * gather and finish communicate, and belong to the run's own thread; work does not, and may have one of its own. */
 
+static clv_status reserve(const save *s, clv_room *room)
+{
+    return clv_room_reserve(room, (const clv_output *const[]){&s->weights_out, &s->moments_out}, 2);
+}
+
 static clv_status gather(save *s)
 {
-    CLV_TRY(clv_comm_agree(s->world, is_writer(s) ? prepare(s) : clv_ok()));
+    clv_status ready = is_writer(s) ? prepare(s) : clv_ok();
+    if (s->later && ready.code == CLV_OK)
+        ready = reserve(s, s->c.room);
+    CLV_TRY(clv_comm_agree(s->world, ready));
+    if (s->later) {
+        clv_output_place(&s->weights_out, s->c.room);
+        clv_output_place(&s->moments_out, s->c.room);
+    }
     gather_tensors(s);
     return clv_ok();
 }
 
-static void *work(void *saving)
+static void work(void *saving)
 {
     save *s = saving;
-    if (s->later && s->status.code == CLV_OK)
+    sum_image(s, &s->weights_out);
+    if (s->status.code == CLV_OK)
         s->status = clv_output_write(&s->weights_out);
-    if (s->later && s->status.code == CLV_OK)
+    sum_image(s, &s->moments_out);
+    if (s->status.code == CLV_OK)
         s->status = clv_output_write(&s->moments_out);
     if (s->status.code == CLV_OK && is_writer(s))
         s->status = write_small_files(s);
     if (s->status.code == CLV_OK && s->c.progress != NULL)
         s->status = find_sums(s);
-    atomic_store(&s->done, true);
-    return NULL;
 }
 
 static clv_status finish(save *s)
@@ -243,8 +262,6 @@ static clv_status finish(save *s)
     if (s->c.progress != NULL)
         CLV_TRY(clv_comm_agree(s->world, clv_sums_write(s->world, &s->sums, s->temporary, &s->disk)));
     CLV_TRY(clv_comm_agree(s->world, is_writer(s) ? publish(s) : clv_ok()));
-    if (is_writer(s) && s->keep_last > 0)
-        prune(s);
     return clv_ok();
 }
 
@@ -263,14 +280,16 @@ static clv_status saving_open(save **out, const clv_checkpoint *c, const char *r
     snprintf(s->name, sizeof s->name, "iter_%07lld", (long long)(c->progress != NULL ? c->progress->iteration : 0));
     clv_path_join(s->final, sizeof s->final, root, s->name);
     snprintf(s->temporary, sizeof s->temporary, "%.*s%s", CLV_PATH - 8, s->final, CLV_TEMPORARY);
-    const int ranks = clv_comm_size(s->world);
+    const int ranks = clv_comm_size(s->world), rank = clv_comm_rank(s->world);
     s->weights = clv_catalog_weights(c, &s->config);
     clv_catalog_spread(&s->weights, ranks, disk->shard);
+    clv_output_open(&s->weights_out, &s->weights, rank, s->temporary, &s->disk);
     if (c->optimizer != NULL && c->progress != NULL) {
         s->moments = clv_catalog_moments(c);
         if (clv_checkpoint_has_masters(c))
             clv_catalog_masters(&s->moments, c, true);
         clv_catalog_spread(&s->moments, ranks, disk->shard);
+        clv_output_open(&s->moments_out, &s->moments, rank, s->temporary, &s->disk);
         s->optimizer = *c->optimizer;
         s->c.optimizer = &s->optimizer;
     }
@@ -284,8 +303,8 @@ static clv_status saving_open(save **out, const clv_checkpoint *c, const char *r
 static clv_status saving_close(save *s, clv_status status)
 {
     const clv_status told = clv_within(status, "saving %s", s->final);
-    clv_output_free(&s->weights_out);
-    clv_output_free(&s->moments_out);
+    clv_output_close(&s->weights_out);
+    clv_output_close(&s->moments_out);
     clv_catalog_free(&s->weights);
     clv_catalog_free(&s->moments);
     clv_text_free(&s->sums);
@@ -303,6 +322,8 @@ clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int
         work(s);
         status = finish(s);
     }
+    if (status.code == CLV_OK)
+        prune(s);
     return saving_close(s, status);
 }
 
@@ -313,20 +334,38 @@ clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_
 
 /* ---- in the background ---- */
 
+clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
+{
+    save *s;
+    CLV_TRY(saving_open(&s, c, "", &(clv_disk){.shard = CLV_SHARD}));
+    *out = clv_alloc(1, sizeof **out);
+    const clv_status status = clv_comm_agree(s->world, reserve(s, *out));
+    saving_close(s, clv_ok());
+    return status;
+}
+
+void clv_room_settle(clv_room *room)
+{
+    if (room->pruned == NULL)
+        return;
+    clv_task_end(room->pruned->behind);
+    saving_close(room->pruned, clv_ok());
+    room->pruned = NULL;
+}
+
 clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
                                    const clv_disk *disk)
 {
     save *s;
     *out = NULL;
+    clv_room_settle(c->room);
     CLV_TRY(saving_open(&s, c, root, disk));
     s->keep_last = keep_last;
     s->later = true;
     const clv_status status = gather(s);
     if (status.code != CLV_OK)
         return saving_close(s, status);
-    s->has_thread = pthread_create(&s->thread, NULL, work, s) == 0;
-    if (!s->has_thread)
-        work(s);
+    s->behind = clv_task_start(work, s);
     *out = s;
     return clv_ok();
 }
@@ -338,14 +377,18 @@ clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const
 
 bool clv_checkpoint_written(const clv_saving *saving)
 {
-    return atomic_load(&saving->done);
+    return clv_task_is_done(saving->behind);
 }
 
 clv_status clv_checkpoint_end(clv_saving **saving)
 {
     save *s = *saving;
     *saving = NULL;
-    if (s->has_thread)
-        CLV_CHECK(pthread_join(s->thread, NULL) == 0, "the thread of %s is lost", s->final);
-    return saving_close(s, finish(s));
+    clv_task_end(s->behind);
+    const clv_status status = finish(s);
+    if (status.code != CLV_OK)
+        return saving_close(s, status);
+    s->behind = clv_task_start(prune, s);
+    s->c.room->pruned = s;
+    return clv_ok();
 }

@@ -153,10 +153,10 @@ static void transpose(float *to, int64_t to_stride, const float *from, int64_t f
         return;
     }
     for (int64_t i = 0; i < TILE; i++)
-        memcpy(tile[i], from + i * from_stride, sizeof tile[i]);
+        for (int64_t j = 0; j < TILE; j++)
+            tile[j][i] = from[i * from_stride + j];
     for (int64_t j = 0; j < TILE; j++)
-        for (int64_t i = 0; i < TILE; i++)
-            to[j * to_stride + i] = tile[i][j];
+        memcpy(to + j * to_stride, tile[j], sizeof tile[j]);
 }
 
 /* Element (i, j) of the rectangle is local element (i, j), or (j, i) when transposed. Local rows may be more than the
@@ -164,6 +164,7 @@ static void transpose(float *to, int64_t to_stride, const float *from, int64_t f
 static void turn(clv_rect rect, const int64_t rows[2], float *local, float *dense, bool pack)
 {
     const int64_t height = rect.n[0], width = rect.n[1];
+#pragma omp parallel for
     for (int64_t i = 0; i < rows[1]; i += TILE)
         for (int64_t j = 0; j < width; j += TILE) {
             const int64_t n[2] = {CLV_MIN(TILE, rows[1] - i), CLV_MIN(TILE, width - j)};

@@ -81,9 +81,23 @@ clv_status clv_catalog_read(clv_ctx *cx, const clv_catalog *catalog, const clv_f
 
 /* ---- checkpoint_gather.c: boxes travel to the owner ---- */
 
+typedef struct clv_buffer { /* grows, and is used again */
+    float *data;
+    size_t count;
+} clv_buffer;
+float *clv_buffer_take(clv_buffer *buffer, size_t count); /* at least so many; what was in it is lost */
+
+struct clv_room {
+    clv_arena images;                                /* of the files that this rank writes */
+    clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way there */
+    clv_saving *pruned;                              /* the last one, which removes what is too old; NULL: none */
+};
+
 typedef struct clv_claim { /* what a rank holds of a parameter */
     clv_box box;
+    int64_t holds;  /* 0: nothing, or not for sure what the first rank of the box has */
     int64_t speaks; /* 0: another rank sends the same box */
+    int64_t shared; /* what it updates is a part of that */
 } clv_claim;
 
 typedef struct clv_gather {
@@ -91,17 +105,18 @@ typedef struct clv_gather {
     clv_comm *world;
     clv_claim *claims; /* [rank][parameter] */
     size_t count;
-    float *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank does not speak */
-    float *wire;
+    float *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank sends nothing */
+    clv_room *room;
+    bool own_room;
 } clv_gather;
 
-void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t count); /* Collective: world */
+/* room: buffers that are kept; NULL: until _close. Collective: world */
+void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t count, clv_room *room);
 void clv_gather_close(clv_gather *g);
-void clv_gather_begin(clv_gather *g, const clv_entry *e);
+void clv_gather_begin(clv_gather *g, const clv_entry *e, int owner);
 /* Rows of the entry's tensor, at most CLV_PIECE_BYTES bytes or one row, into `rows_out` on the owner. Collective:
  * world. */
 void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], float *rows_out);
-void clv_gather_end(clv_gather *g);
 int64_t clv_entry_rows_per_piece(const clv_entry *e);
 
 /* ---- checkpoint_disk.c: every change of the disk asks first, so that a test can refuse the k-th, or all from the k-th
@@ -116,6 +131,9 @@ typedef struct clv_disk {
 clv_status clv_disk_permit(const clv_disk *disk, const char *what, const char *path);
 clv_status clv_disk_write(const clv_disk *disk, const char *path, const void *data, size_t n); /* whole file, synced */
 clv_status clv_disk_copy(const clv_disk *disk, const char *from, const char *to);              /* absent: nothing */
+/* A large file from memory, past the page cache where that goes, synced. The image begins at a page, and its last one
+ * is whole. */
+clv_status clv_disk_stream(const clv_disk *disk, const char *path, const char *image, int64_t size);
 clv_status clv_disk_make(const clv_disk *disk, const char *folder);
 clv_status clv_disk_sync(const clv_disk *disk, const char *folder); /* the names in it */
 /* `from` becomes `to`; a folder that stands there becomes `from`, in the same instant. */
@@ -125,33 +143,33 @@ clv_status clv_disk_room(const char *folder, int64_t bytes);          /* Errors:
 
 /* ---- checkpoint_write.c ---- */
 
-typedef struct clv_waiting { /* bytes of a tensor on their way */
-    size_t slot;
-    uint64_t at;
-    const void *data;
-    size_t bytes;
-} clv_waiting;
-
 typedef struct clv_output { /* the file that a rank owns; without tensors: none */
     char path[CLV_PATH];
     clv_st_tensor *tensors;
     size_t count;
-    clv_st_writer *writer;
-    clv_status status;
+    clv_text header;
+    uint64_t *at; /* of each tensor in the file */
+    int64_t size; /* of the file */
     const clv_disk *disk;
-    bool later; /* blocks wait in memory */
-    clv_waiting *block;
-    size_t blocks;
+    clv_st_writer *writer; /* into the file at once; */
+    char *image;           /* or into memory */
+    clv_status status;
 } clv_output;
 
-/* The tensors of a catalog into their files; or, when `later` is given, into memory, the catalog to outlive it. Every
- * rank takes part to the end, whatever fails; the status is this
- * rank's own. Collective: world. */
-clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk,
-                             clv_output *later);
-clv_status clv_output_write(clv_output *output); /* what waits; nothing communicates */
-void clv_output_free(clv_output *output);
+/* What of a catalog this rank will write; the disk is not touched. */
+void clv_output_open(clv_output *o, const clv_catalog *catalog, int rank, const char *folder, const clv_disk *disk);
+void clv_output_close(clv_output *o);
+/* The tensors of a catalog into their files, or into the images that clv_output_place made. Every rank takes part to
+ * the end, whatever fails; the status is this rank's own. Collective: world. */
+clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o);
 clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folder, const clv_disk *disk);
+
+/* ---- checkpoint_image.c ---- */
+
+void clv_room_settle(clv_room *room); /* waits for that thread */
+clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count);
+void clv_output_place(clv_output *o, clv_room *room);
+clv_status clv_output_write(const clv_output *o); /* the image, if there is one; nothing communicates */
 
 /* ---- checkpoint_state.c: training/state.json ---- */
 
@@ -162,6 +180,7 @@ clv_status clv_state_read(clv_progress *out, int *optimizer_files, const char *f
 
 void clv_sums_add(clv_text *out, clv_status *status, const char *folder,
                   const char *name); /* one member, if it exists */
+void clv_sums_add_image(clv_text *out, const char *name, const char *image, int64_t size);
 /* Joins what the ranks have, and writes it on rank 0. Collective: world. */
 clv_status clv_sums_write(clv_comm *world, const clv_text *mine, const char *folder, const clv_disk *disk);
 /* This rank's share of the blocks. Nothing to check is well. Files under training/optimizer only when asked for. */

@@ -46,22 +46,40 @@ static clv_status hash_block(int fd, int64_t at, const char *path, uint64_t *out
 
 /* ---- making ---- */
 
+static void member_begin(clv_text *out, const char *name, int64_t size)
+{
+    if (out->length > 0)
+        clv_text_add(out, ",\n", 2);
+    clv_json_add_string(out, name, strlen(name));
+    clv_text_printf(out, ":{\"size\":%lld,\"blocks\":[", (long long)size);
+}
+
+static void block_add(clv_text *out, int64_t at, uint64_t hash)
+{
+    clv_text_printf(out, "%s\"%016llx\"", at > 0 ? "," : "", (unsigned long long)hash);
+}
+
 static clv_status add_file(clv_text *out, int fd, const char *path, const char *name)
 {
     struct stat info;
     if (fstat(fd, &info) != 0)
         return clv_fail(CLV_BAD_INPUT, "cannot examine %s: %s", path, strerror(errno));
-    if (out->length > 0)
-        clv_text_add(out, ",\n", 2);
-    clv_json_add_string(out, name, strlen(name));
-    clv_text_printf(out, ":{\"size\":%lld,\"blocks\":[", (long long)info.st_size);
+    member_begin(out, name, info.st_size);
     for (int64_t at = 0; at < info.st_size; at += CLV_PIECE_BYTES) {
         uint64_t hash;
         CLV_TRY(hash_block(fd, at, path, &hash));
-        clv_text_printf(out, "%s\"%016llx\"", at > 0 ? "," : "", (unsigned long long)hash);
+        block_add(out, at, hash);
     }
     clv_text_printf(out, "]}");
     return clv_ok();
+}
+
+void clv_sums_add_image(clv_text *out, const char *name, const char *image, int64_t size)
+{
+    member_begin(out, name, size);
+    for (int64_t at = 0; at < size; at += CLV_PIECE_BYTES)
+        block_add(out, at, XXH3_64bits(image + at, (size_t)CLV_MIN(CLV_PIECE_BYTES, size - at)));
+    clv_text_printf(out, "]}");
 }
 
 void clv_sums_add(clv_text *out, clv_status *status, const char *folder, const char *name)

@@ -214,6 +214,7 @@ static clv_status save_either(model *m, const char *root, const clv_disk *disk, 
     const bool early = strcmp(strrchr(folder, '/'), "/iter_0000002") == 0;
     clv_barrier(clv_mesh_world(m->mesh)); /* or a faster rank would publish while this one looks */
     const clv_status status = clv_checkpoint_end(&saving);
+    clv_room_settle(m->room);
     return early ? clv_fail(CLV_CHECK_FAILED, "published before the end") : status;
 }
 

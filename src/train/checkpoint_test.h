@@ -15,6 +15,7 @@ typedef struct model {
     clv_gpt gpt;
     clv_optimizer optimizer;
     clv_progress progress;
+    clv_room *room;
 } model;
 
 static inline void must(clv_status status)
@@ -41,6 +42,7 @@ static inline model *model_open_as(clv_comm *world, const clv_config *config, cl
     m->cx = (clv_ctx){.be = clv_backend_ref(), .mesh = m->mesh, .temp = &m->temp};
     clv_gpt_create(&m->gpt, config, &options, m->mesh, &m->weights, &m->grads);
     clv_optimizer_create(&m->optimizer, m->gpt.params, m->gpt.param_count, &m->moments);
+    m->room = clv_alloc(1, sizeof *m->room); /* grows with the first save */
     return m;
 }
 
@@ -51,6 +53,7 @@ static inline model *model_open(clv_comm *world, const clv_config *config, clv_l
 
 static inline void model_close(model *m)
 {
+    clv_room_close(m->room);
     clv_optimizer_destroy(&m->optimizer);
     clv_gpt_destroy(&m->gpt);
     clv_mesh_destroy(m->mesh);
@@ -116,7 +119,8 @@ static inline clv_checkpoint checkpoint_of(model *m)
                             .params = m->gpt.params,
                             .param_count = m->gpt.param_count,
                             .optimizer = &m->optimizer,
-                            .progress = &m->progress};
+                            .progress = &m->progress,
+                            .room = m->room};
 }
 
 static inline clv_checkpoint weights_of(model *m)

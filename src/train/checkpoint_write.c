@@ -17,49 +17,44 @@ static size_t first_of(const clv_catalog *catalog, int file)
     return i;
 }
 
-static void output_create(clv_output *o)
+void clv_output_open(clv_output *o, const clv_catalog *catalog, int rank, const char *folder, const clv_disk *disk)
 {
-    o->status = clv_disk_permit(o->disk, "create", o->path);
-    if (o->status.code == CLV_OK)
-        o->status = clv_st_writer_create(&o->writer, o->path, o->tensors, o->count);
-}
-
-static void output_open(clv_output *o, const clv_catalog *catalog, int file, const char *folder)
-{
+    int file = 0;
+    *o = (clv_output){.disk = disk, .status = clv_ok()};
+    while (file < catalog->files && clv_catalog_owner(catalog, file) != rank)
+        file++;
+    if (file == catalog->files)
+        return;
     const size_t first = first_of(catalog, file);
     o->count = first_of(catalog, file + 1) - first;
     o->tensors = clv_alloc(o->count, sizeof *o->tensors);
+    o->at = clv_alloc(o->count + 1, sizeof *o->at);
     for (size_t i = 0; i < o->count; i++) {
         const clv_entry *e = &catalog->entry[first + i];
         o->tensors[i] =
             (clv_st_tensor){.name = e->name, .dtype = e->dtype, .ndim = e->ndim, .dim = {e->dim[0], e->dim[1]}};
     }
     clv_catalog_path(catalog, file, folder, o->path);
-    if (!o->later)
-        output_create(o);
+    o->status = clv_st_header_make(&o->header, o->at, o->tensors, o->count);
+    o->size = (int64_t)o->at[o->count];
 }
 
-static void output_write(clv_output *o, const clv_waiting *block)
+void clv_output_close(clv_output *o)
 {
-    if (o->status.code == CLV_OK)
-        o->status = clv_disk_permit(o->disk, "write", o->path);
-    if (o->status.code == CLV_OK)
-        o->status = clv_st_writer_put(o->writer, block->slot, block->at, block->data, block->bytes);
+    free(o->tensors);
+    free(o->at);
+    clv_text_free(&o->header);
+    *o = (clv_output){0};
 }
 
-static void output_put(clv_output *o, size_t slot, uint64_t at, const void *data, size_t bytes)
+static void file_create(clv_output *o)
 {
-    clv_waiting block = {.slot = slot, .at = at, .data = data, .bytes = bytes};
-    if (!o->later) {
-        output_write(o, &block);
-        return;
-    }
-    block.data = memcpy(clv_alloc(bytes, 1), data, bytes);
-    o->block = clv_resize(o->block, o->blocks + 1, sizeof *o->block);
-    o->block[o->blocks++] = block;
+    o->status = clv_disk_permit(o->disk, "create", o->path);
+    if (o->status.code == CLV_OK)
+        o->status = clv_st_writer_create(&o->writer, o->path, o->tensors, o->count);
 }
 
-static void output_close(clv_output *o)
+static void file_close(clv_output *o)
 {
     if (o->status.code == CLV_OK)
         o->status = clv_disk_permit(o->disk, "sync", o->path);
@@ -71,24 +66,19 @@ static void output_close(clv_output *o)
         o->status = finished;
 }
 
-clv_status clv_output_write(clv_output *o)
+/* Bytes of a tensor from `offset` on; in an image they may stand there already. */
+static void output_put(clv_output *o, size_t slot, uint64_t offset, const void *data, size_t bytes)
 {
-    if (o->tensors == NULL)
-        return clv_ok();
-    output_create(o);
-    for (size_t i = 0; i < o->blocks; i++)
-        output_write(o, &o->block[i]);
-    output_close(o);
-    return o->status;
-}
-
-void clv_output_free(clv_output *o)
-{
-    for (size_t i = 0; i < o->blocks; i++)
-        free((void *)(uintptr_t)o->block[i].data);
-    free(o->block);
-    free(o->tensors);
-    *o = (clv_output){0};
+    if (o->image != NULL) {
+        char *to = o->image + o->at[slot] + offset;
+        if (to != data)
+            memcpy(to, data, bytes);
+        return;
+    }
+    if (o->status.code == CLV_OK)
+        o->status = clv_disk_permit(o->disk, "write", o->path);
+    if (o->status.code == CLV_OK)
+        o->status = clv_st_writer_put(o->writer, slot, offset, data, bytes);
 }
 
 /* Rounded to the type of the file, which is the type that the values came from: exact. In place: the result is no
@@ -106,51 +96,50 @@ static void narrow(clv_ctx *cx, clv_dtype dtype, float *values, int64_t n)
     }
 }
 
+/* Where the owner collects rows: in the image itself, when that holds them as they come. */
+static float *rows_place(const clv_output *o, clv_gather *g, const clv_entry *e, size_t slot, const int64_t rows[2])
+{
+    if (o->image == NULL || e->dtype != CLV_F32)
+        return clv_buffer_take(&g->room->block, (size_t)(rows[1] * e->dim[1]));
+    return (float *)(void *)(o->image + o->at[slot]) + rows[0] * e->dim[1];
+}
+
 static void write_entry(clv_output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e)
 {
     const int owner = clv_catalog_owner(catalog, e->file);
     const bool mine = owner == clv_comm_rank(g->world);
-    const int64_t step = CLV_MIN(clv_entry_rows_per_piece(e), e->dim[0]);
+    const int64_t step = clv_entry_rows_per_piece(e);
     const size_t slot = (size_t)(e - catalog->entry) - first_of(catalog, e->file);
-    float *block = mine ? clv_alloc((size_t)(step * e->dim[1]), sizeof *block) : NULL;
-    clv_gather_begin(g, e);
+    const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype);
+    clv_gather_begin(g, e, owner);
     for (int64_t row = 0; row < e->dim[0]; row += step) {
         const int64_t rows[2] = {row, CLV_MIN(step, e->dim[0] - row)};
-        const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype);
-        clv_gather_rows(g, e, owner, rows, block);
+        float *place = mine ? rows_place(o, g, e, slot, rows) : NULL;
+        clv_gather_rows(g, e, owner, rows, place);
         if (mine)
-            narrow(g->cx, e->dtype, block, rows[1] * e->dim[1]);
+            narrow(g->cx, e->dtype, place, rows[1] * e->dim[1]);
         if (mine)
-            output_put(o, slot, (uint64_t)row * width, block, (size_t)rows[1] * width);
+            output_put(o, slot, (uint64_t)row * width, place, (size_t)rows[1] * width);
     }
-    clv_gather_end(g);
-    free(block);
 }
 
-clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, const char *folder, const clv_disk *disk,
-                             clv_output *later)
+clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o)
 {
-    clv_output o = {.disk = disk, .later = later != NULL, .status = clv_ok()};
-    for (int f = 0; f < catalog->files; f++)
-        if (clv_catalog_owner(catalog, f) == clv_comm_rank(g->world))
-            output_open(&o, catalog, f, folder);
+    const bool file = o->tensors != NULL && o->image == NULL;
+    if (file && o->status.code == CLV_OK)
+        file_create(o);
     for (size_t k = 0, wrote = 0; wrote < catalog->count; k++) {
         for (int f = 0; f < catalog->files; f++) {
             const size_t at = first_of(catalog, f) + k;
             if (at >= first_of(catalog, f + 1))
                 continue;
-            write_entry(&o, g, catalog, &catalog->entry[at]);
+            write_entry(o, g, catalog, &catalog->entry[at]);
             wrote++;
         }
     }
-    if (later != NULL) {
-        *later = o;
-        return clv_ok();
-    }
-    output_close(&o);
-    const clv_status status = o.status;
-    clv_output_free(&o);
-    return status;
+    if (file)
+        file_close(o);
+    return o->status;
 }
 
 /* Only a catalog of several files has one: {"metadata":{"total_size":...},"weight_map":{"NAME":"FILE",...}} */

@@ -158,6 +158,7 @@ typedef struct clv_progress { /* what state.json holds besides the options */
     char data_order[16];
 } clv_progress;
 
+typedef struct clv_room clv_room;
 typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrowed */
     clv_ctx *cx;
     const clv_config *config;
@@ -168,11 +169,15 @@ typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrow
     const clv_options *options;
     int64_t keep_every;    /* saves whose iteration is a multiple of it are never removed; 0: none */
     const char *tokenizer; /* file or folder whose tokenizer is copied beside the weights; NULL: none */
+    clv_room *room;        /* of saves in the background, which need one */
 } clv_checkpoint;
 
 /* ROOT/iter_%07d, then ROOT/latest by rename; at any instant of a crash the one before stays usable. keep_last > 0
  * removes older ones afterwards. Collective: world. Errors: agreed on by all ranks. */
 clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_t keep_last);
+/* Memory for saves of this in the background: of the files that this rank will write. Collective: world. */
+clv_status clv_room_open(clv_room **out, const clv_checkpoint *c);
+void clv_room_close(clv_room *room);
 /* The same in the background: _begin gathers into memory and starts a thread that calls no MPI; the run goes on, with
  * config, options and names that stay; _end waits for the threads and publishes. Until then the one before is `latest`.
  * _written: has this rank's thread done its part? Collective, but for that: world. */

@@ -32,15 +32,7 @@ static clv_status save(clv_trainer *t)
         return clv_ok();
     CLV_TRY(save_end(t));
     const double start = clv_seconds();
-    const clv_checkpoint c = {.cx = &t->engine.cx,
-                              .config = &t->config,
-                              .params = t->engine.params,
-                              .param_count = t->engine.param_count,
-                              .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
-                              .progress = &t->progress,
-                              .options = o,
-                              .keep_every = o->keep_every,
-                              .tokenizer = o->tokenizer_model};
+    const clv_checkpoint c = clv_trainer_checkpoint(t);
     if (o->async_save) {
         t->saving_iteration = t->progress.iteration;
         CLV_TRY(clv_checkpoint_begin(&t->saving, &c, o->save, o->keep_last));

@@ -46,6 +46,7 @@ typedef struct clv_trainer {
     int64_t batch;        /* of the update at hand */
     clv_lr_plan plan;
     clv_progress progress;
+    clv_room *room;     /* of checkpoints in the background */
     clv_saving *saving; /* a checkpoint on its way; NULL: none */
     int64_t saving_iteration;
     double waited; /* seconds that it took from the run */
@@ -58,6 +59,7 @@ typedef struct clv_trainer {
 /* Everything up to the first iteration; on failure close what was made. Collective: world. */
 clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *options);
 void clv_trainer_close(clv_trainer *t);
+clv_checkpoint clv_trainer_checkpoint(clv_trainer *t); /* what is saved now */
 
 clv_status clv_report_open(clv_trainer *t);
 void clv_report_step(clv_trainer *t, const clv_step *step, double lr, double seconds);

@@ -84,6 +84,7 @@ static void metrics_add(clv_trainer *t, const clv_step *step, double lr, double 
     member(&line, "loss_scale", t->progress.scaler.scale > 0.0 ? t->progress.scaler.scale : 1.0);
     member(&line, "skipped", (double)t->progress.skipped);
     member(&line, "seconds", seconds);
+    member(&line, "elapsed", clv_seconds() - t->report.first); /* evaluations and saves included */
     member(&line, "tokens_per_second", tokens);
     member(&line, "model_tflops", flops * 1e-12);
     member(&line, "mfu", flops / (t->rt.peak * clv_comm_size(t->world)));

@@ -408,6 +408,27 @@ static clv_status progress_agree(const clv_trainer *t)
     return clv_sentinel_decisions(t->world, read, CLV_COUNT(read));
 }
 
+clv_checkpoint clv_trainer_checkpoint(clv_trainer *t)
+{
+    const clv_options *o = t->options;
+    return (clv_checkpoint){.cx = &t->engine.cx,
+                            .config = &t->config,
+                            .params = t->engine.params,
+                            .param_count = t->engine.param_count,
+                            .optimizer = o->no_save_optim ? NULL : &t->engine.optimizer,
+                            .progress = &t->progress,
+                            .options = o,
+                            .keep_every = o->keep_every,
+                            .tokenizer = o->tokenizer_model,
+                            .room = t->room};
+}
+
+static clv_status room_open(clv_trainer *t)
+{
+    const clv_checkpoint c = clv_trainer_checkpoint(t);
+    return t->options->save != NULL && t->options->async_save ? clv_room_open(&t->room, &c) : clv_ok();
+}
+
 clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *options)
 {
     char folder[4096] = "";
@@ -433,6 +454,7 @@ clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *
     t->progress.global_batch = t->global_batch;
     t->progress.seed = options->seed;
     memcpy(t->progress.data_order, options->data_order, strlen(options->data_order) + 1);
+    CLV_TRY(room_open(t));
     start_report(t);
     CLV_TRY(clv_comm_agree(world, schedule_report(t)));
     return clv_comm_agree(world, clv_report_open(t));
@@ -440,6 +462,7 @@ clv_status clv_trainer_open(clv_trainer *t, clv_comm *world, const clv_options *
 
 void clv_trainer_close(clv_trainer *t)
 {
+    clv_room_close(t->room);
     if (t->engine_made)
         clv_engine_destroy(&t->engine);
     if (t->train.data != NULL)

@@ -1,0 +1,60 @@
+/* task.c - work beside the run, on a thread that lets all others go first.
+ *
+ * Nobody joins the thread: with so low a priority it may take long to end after its last word, which is the post. Where
+ * there is no thread to be had the work is done at once.
+ */
+#include "base.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+struct clv_task {
+    void (*work)(void *state);
+    void *state;
+    sem_t done;
+};
+
+static void *run(void *task)
+{
+    enum { LOWEST = 19 };
+    clv_task *t = task;
+    setpriority(PRIO_PROCESS, 0, LOWEST); /* on Linux this thread's alone; a wish */
+    t->work(t->state);
+    sem_post(&t->done);
+    return NULL;
+}
+
+clv_task *clv_task_start(void (*work)(void *state), void *state)
+{
+    pthread_t thread;
+    clv_task *t = clv_alloc(1, sizeof *t);
+    *t = (clv_task){.work = work, .state = state};
+    sem_init(&t->done, 0, 0);
+    if (pthread_create(&thread, NULL, run, t) == 0) {
+        pthread_detach(thread);
+    } else {
+        work(state);
+        sem_post(&t->done);
+    }
+    return t;
+}
+
+bool clv_task_is_done(clv_task *task)
+{
+    int posts = 0;
+    sem_getvalue(&task->done, &posts);
+    return posts > 0;
+}
+
+void clv_task_end(clv_task *task)
+{
+    if (task == NULL)
+        return;
+    while (sem_wait(&task->done) != 0)
+        CLV_CHECK(errno == EINTR, "a task is lost");
+    sem_destroy(&task->done);
+    free(task);
+}
