@@ -12,6 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct drawing { /* the order of an epoch to come */
+    clv_task *task;      /* NULL: none */
+    const clv_part *part;
+    int64_t seq_length, epoch;
+    uint64_t key;
+    clv_sample_order order;
+} drawing;
+
 typedef struct token_set {
     char *prefix;
     clv_indexed *data;
@@ -20,6 +28,7 @@ typedef struct token_set {
     int64_t per_epoch; /* samples */
     int64_t epoch;     /* which `order` holds, -1 for none yet; always 0 in Megatron's, whose epochs are one */
     clv_sample_order order;
+    drawing next;
     int64_t taken; /* samples of the blend before `next` that are from here */
 } token_set;
 
@@ -32,6 +41,55 @@ struct clv_dataset {
     clv_data_order kind;
     int which;
 };
+
+/* ---- epochs --------------------------------------------------------------------------------------------------- */
+
+static void draw(void *next)
+{
+    drawing *d = next;
+    d->order = clv_order_stable(d->part, d->seq_length, d->key, d->epoch);
+}
+
+static void drawing_end(drawing *d)
+{
+    clv_task_end(d->task);
+    clv_order_free(&d->order);
+    *d = (drawing){0};
+}
+
+static drawing drawing_of(const clv_dataset *data, const token_set *set, int64_t epoch)
+{
+    char name[64];
+    snprintf(name, sizeof name, "data set %td", set - data->set);
+    return (drawing){
+        .part = &set->part, .seq_length = data->seq_length, .epoch = epoch, .key = clv_hash_name(data->seed, name)};
+}
+
+static void epoch_enter(const clv_dataset *data, token_set *set, int64_t epoch)
+{
+    if (set->next.task != NULL && set->next.epoch == epoch) {
+        clv_task_end(set->next.task);
+        set->next.task = NULL;
+    } else {
+        drawing_end(&set->next);
+        set->next = drawing_of(data, set, epoch);
+        draw(&set->next);
+    }
+    clv_order_free(&set->order);
+    set->order = set->next.order;
+    set->next = (drawing){0};
+    set->epoch = epoch;
+}
+
+/* Ten million samples take seconds: while the last eighth of an epoch is read, the next one is drawn. */
+static void draw_ahead(const clv_dataset *data, token_set *set, int64_t within)
+{
+    enum { FEW = 4096 }; /* which are drawn in no time */
+    if (set->per_epoch < FEW || set->next.task != NULL || within < set->per_epoch - set->per_epoch / 8)
+        return;
+    set->next = drawing_of(data, set, set->epoch + 1);
+    set->next.task = clv_task_start(draw, &set->next);
+}
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -133,6 +191,7 @@ void clv_dataset_close(clv_dataset *data)
     if (data == NULL)
         return;
     for (size_t i = 0; i < data->count; i++) {
+        drawing_end(&data->set[i].next);
         clv_order_free(&data->set[i].order);
         clv_indexed_close(data->set[i].data);
         free(data->set[i].prefix);
@@ -185,13 +244,9 @@ static clv_status turn_to(const clv_dataset *data, token_set *set, int64_t *with
     }
     const int64_t epoch = *within / set->per_epoch;
     *within %= set->per_epoch;
-    if (epoch != set->epoch) {
-        char name[64];
-        snprintf(name, sizeof name, "data set %td", set - data->set);
-        clv_order_free(&set->order);
-        set->order = clv_order_stable(&set->part, data->seq_length, clv_hash_name(data->seed, name), epoch);
-        set->epoch = epoch;
-    }
+    if (epoch != set->epoch)
+        epoch_enter(data, set, epoch);
+    draw_ahead(data, set, *within);
     return clv_ok();
 }
 

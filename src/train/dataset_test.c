@@ -83,6 +83,29 @@ static void one_epoch(void **state)
     clv_dataset_close(data);
 }
 
+/* An epoch that was drawn while the one before was read is the same as one that is asked for at once; and one drawn for
+ * nothing does no harm. */
+static void epoch_drawn_ahead(void **state)
+{
+    (void)state;
+    const char *prefix = write_set(0, 400, 250, 0);
+    clv_dataset *a = open_one(prefix, CLV_ORDER_STABLE, 0), *b = open_one(prefix, CLV_ORDER_STABLE, 0);
+    const int64_t n = clv_dataset_samples_per_epoch(a);
+    int32_t ta[9], tb[9];
+    for (int64_t i = n - n / 8; i < n + 100; i++)
+        must(clv_dataset_sample(a, i, ta));
+    must(clv_dataset_sample(b, n + 99, tb));
+    assert_memory_equal(ta, tb, sizeof ta);
+    must(clv_dataset_sample(b, 2 * n - 1, tb));
+    must(clv_dataset_sample(b, n - 1, tb));
+    must(clv_dataset_sample(b, 3 * n, tb));
+    must(clv_dataset_sample(a, 3 * n, ta));
+    assert_memory_equal(ta, tb, sizeof ta);
+    must(clv_dataset_sample(a, 4 * n - 1, ta)); /* closed while it is drawn */
+    clv_dataset_close(a);
+    clv_dataset_close(b);
+}
+
 static void order_and_length_of_run(void **state)
 {
     (void)state;
@@ -286,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_epoch),
+        cmocka_unit_test(epoch_drawn_ahead),
         cmocka_unit_test(order_and_length_of_run),
         cmocka_unit_test(blends),
         cmocka_unit_test(blend_by_the_rule),
