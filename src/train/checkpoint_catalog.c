@@ -176,12 +176,9 @@ static void turn(clv_rect rect, const int64_t rows[2], float *local, float *dens
         }
 }
 
-void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)
+void clv_piece_turn(clv_rect rect, const int64_t rows[2], float *local, float *dense)
 {
-    if (piece->transposed)
-        turn(rect, rows, local, dense, true);
-    else
-        memcpy(dense, local + rows[0] * rect.n[1], (size_t)(rows[1] * rect.n[1]) * sizeof *dense);
+    turn(rect, rows, local, dense, true);
 }
 
 void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)

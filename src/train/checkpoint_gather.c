@@ -145,7 +145,7 @@ static void transfer(clv_gather *g, const clv_entry *e, int index, const int rou
         dense = clv_buffer_take(&g->room->wire, (size_t)(n * width));
     const int64_t part[2] = {first - rect.at[0], n};
     if (me == from && piece->transposed)
-        clv_piece_pack(piece, rect, part, g->local[index], dense);
+        clv_piece_turn(rect, part, g->local[index], dense);
     else if (me == from)
         dense = g->local[index] + part[0] * width;
     if (me == from && me != owner)

@@ -62,7 +62,7 @@ typedef struct clv_rect { /* rows and columns of a file's tensor */
 } clv_rect;
 clv_rect clv_piece_rect(const clv_piece *piece, clv_box box);
 /* rows[1] rows from rows[0] on of the rectangle, between the local tensor's elements and a dense buffer. */
-void clv_piece_pack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
+void clv_piece_turn(clv_rect rect, const int64_t rows[2], float *local, float *dense); /* out of a transposed one */
 void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
 
 /* ---- checkpoint_read.c: tensors of files become what this rank holds, by all its threads ---- */
