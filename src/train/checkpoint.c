@@ -341,6 +341,7 @@ clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
     *out = clv_alloc(1, sizeof **out);
     const clv_status status = clv_comm_agree(s->world, reserve(s, *out));
     saving_close(s, clv_ok());
+    clv_log(CLV_LOG_INFO, "memory of saves in the background: %.1f MiB", (double)(*out)->images.size / 1048576.0);
     return status;
 }
 
