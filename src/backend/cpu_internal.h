@@ -413,12 +413,15 @@ enum {
 typedef struct cpu_pair_kernel {
     int64_t rows; /* a multiple of 4 that divides CPU_PAIR_M */
     void (*multiply)(float *tile, const uint32_t *a, const uint32_t *b, int64_t chunks, bool add);
+    void (*begin)(void), (*end)(void); /* before a thread's first call and after its last; or NULL */
 } cpu_pair_kernel;
 
 void CPU(pair_product)(clv_ctx *cx, const clv_gemm *g, const cpu_pair_kernel *kernel);
 
-/* cpu_pairs_kernel.c: that of this instruction set and processor, NULL where it has none. */
-const cpu_pair_kernel *CPU(pair_kernel)(void);
+/* cpu_pairs_kernel.c, cpu_pairs_amx.c: those of this instruction set and processor, NULL where it has none. */
+const cpu_pair_kernel *CPU(pair_kernel_dot)(void);
+const cpu_pair_kernel *CPU(pair_kernel_amx)(void);
+const cpu_pair_kernel *CPU(pair_kernel)(void); /* the fastest */
 
 /* ---- the operations, in the order of op/backend.h -------------------------------------------------------------- */
 

@@ -225,9 +225,14 @@ static void multiply_block(const block *x)
     const int64_t threads = x->size.m * x->size.n * x->size.k > CPU_SERIAL * 8 ? clv_backend_threads() : 1;
     const int64_t strips = CLV_CEIL_DIV(x->size.n, STRIP), parts = parts_of(strips, x->groups, threads);
 #pragma omp parallel for schedule(dynamic) if (threads > 1)
-    for (int64_t job = 0; job < strips * parts; job++)
+    for (int64_t job = 0; job < strips * parts; job++) {
+        if (x->kernel->begin != NULL)
+            x->kernel->begin();
         multiply_strip(x, job / parts * STRIP, cpu_part(x->groups, job % parts, parts),
                        cpu_part(x->groups, job % parts + 1, parts));
+        if (x->kernel->end != NULL)
+            x->kernel->end();
+    }
 }
 
 void CPU(pair_product)(clv_ctx *cx, const clv_gemm *g, const cpu_pair_kernel *kernel)

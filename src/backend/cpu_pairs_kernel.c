@@ -34,14 +34,20 @@ __attribute__((target("avx512bf16"))) static void multiply(float *tile, const ui
         }
 }
 
-const cpu_pair_kernel *CPU(pair_kernel)(void)
+const cpu_pair_kernel *CPU(pair_kernel_dot)(void)
 {
-    static const cpu_pair_kernel kernel = {ROWS, multiply};
+    static const cpu_pair_kernel kernel = {.rows = ROWS, .multiply = multiply};
     return __builtin_cpu_supports("avx512bf16") ? &kernel : NULL;
 }
 #else
-const cpu_pair_kernel *CPU(pair_kernel)(void)
+const cpu_pair_kernel *CPU(pair_kernel_dot)(void)
 {
     return NULL;
 }
 #endif
+
+const cpu_pair_kernel *CPU(pair_kernel)(void)
+{
+    const cpu_pair_kernel *amx = CPU(pair_kernel_amx)();
+    return amx != NULL ? amx : CPU(pair_kernel_dot)();
+}

@@ -1,6 +1,6 @@
 /* cpu_pairs_test.c - products of bf16 in pairs, packed by each instruction set's code and multiplied by each tile that
- * there is: a plain one, and the processor's. All values are small integers, so every sum is exact in f32 and the
- * results must be those of the reference, bit for bit.
+ * there is: plain ones, that of AMX on a model of its instructions, and the processor's. All values are small integers,
+ * so every sum is exact in f32 and the results must be those of the reference, bit for bit.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ typedef void pair_product(clv_ctx *cx, const clv_gemm *g, const cpu_pair_kernel 
 pair_product clv_cpu_pair_product_base;
 #if defined(__x86_64__)
 pair_product clv_cpu_pair_product_avx2, clv_cpu_pair_product_avx512;
-const cpu_pair_kernel *clv_cpu_pair_kernel_avx512(void);
+const cpu_pair_kernel *clv_cpu_pair_kernel_dot_avx512(void), *clv_cpu_pair_kernel_amx_avx512(void);
 #endif
 
 typedef struct way { /* to calculate a product */
@@ -64,26 +64,117 @@ static void plain_32(float *tile, const uint32_t *a, const uint32_t *b, int64_t 
     plain_tile(tile, a, b, chunks, add, 32);
 }
 
+/* ---- a model of AMX: one thread's tile registers ------------------------------------------------------------------
+ */
+
+typedef union tile_register {
+    uint32_t pair[16][16];
+    float sum[16][16];
+} tile_register;
+
+typedef struct model {
+    bool configured;
+    tile_register tile[8];
+} model;
+
+static model *model_of_thread(bool configured)
+{
+    static _Thread_local model m;
+    CLV_CHECK(m.configured == configured, "tiles used before they are configured, or configured twice");
+    return &m;
+}
+
+/* Shapes of all eight registers; what stands beside them would be a fault. */
+static void model_configure(const void *shapes)
+{
+    uint8_t want[64] = {1}, got[64];
+    for (int t = 0; t < 8; t++)
+        want[16 + 2 * t] = 64, want[48 + t] = 16;
+    memcpy(got, shapes, sizeof got);
+    CLV_CHECK(memcmp(got, want, sizeof got) == 0, "tiles of other shapes");
+    *model_of_thread(false) = (model){.configured = true};
+}
+
+static void model_release(void)
+{
+    model_of_thread(true)->configured = false;
+}
+
+static void model_zero(int t)
+{
+    memset(&model_of_thread(true)->tile[t], 0, sizeof(tile_register));
+}
+
+static void model_load(int t, const void *from, int64_t bytes)
+{
+    tile_register *to = &model_of_thread(true)->tile[t];
+    for (int r = 0; r < 16; r++)
+        memcpy(to->pair[r], (const char *)from + r * bytes, sizeof to->pair[r]);
+}
+
+static void model_store(int t, void *to, int64_t bytes)
+{
+    const tile_register *from = &model_of_thread(true)->tile[t];
+    for (int r = 0; r < 16; r++)
+        memcpy((char *)to + r * bytes, from->pair[r], sizeof from->pair[r]);
+}
+
+static float flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+/* Products of even and of odd k are summed apart, from 0, then added to each other and to what there is. */
+static void model_multiply(int to, int x, int y)
+{
+    tile_register *c = &model_of_thread(true)->tile[to];
+    const tile_register *a = &model_of_thread(true)->tile[x], *b = &model_of_thread(true)->tile[y];
+    for (int m = 0; m < 16; m++)
+        for (int n = 0; n < 16; n++) {
+            float sum[2] = {0.0f, 0.0f};
+            for (int k = 0; k < 32; k++) {
+                const float left = flushed(part_of(a->pair[m][k / 2], k % 2));
+                sum[k % 2] = flushed(fmaf(left, flushed(part_of(b->pair[k / 2][n], k % 2)), sum[k % 2]));
+            }
+            c->sum[m][n] = flushed(flushed(c->sum[m][n]) + flushed(sum[0] + sum[1]));
+        }
+}
+
+#define AMX_CODE
+#define AMX_CONFIGURE(shapes)    model_configure(shapes)
+#define AMX_RELEASE()            model_release()
+#define AMX_ZERO(t)              model_zero(t)
+#define AMX_LOAD(t, from, bytes) model_load(t, from, bytes)
+#define AMX_STORE(t, to, bytes)  model_store(t, to, bytes)
+#define AMX_MULTIPLY(c, a, b)    model_multiply(c, a, b)
+#include "backend/cpu_pairs_amx.h"
+
 /* ---- fixture -------------------------------------------------------------------------------------------------------
  */
 
 static int setup(void **state)
 {
-    static const cpu_pair_kernel twelve = {12, plain_12}, square = {32, plain_32};
+    static const cpu_pair_kernel twelve = {.rows = 12, .multiply = plain_12},
+                                 square = {.rows = 32, .multiply = plain_32};
     fixture *f = clv_alloc(1, sizeof *f);
     assert_int_equal(clv_arena_create(&f->data, "data", (size_t)1 << 27).code, CLV_OK);
     assert_int_equal(clv_arena_create(&f->temp, "temp", (size_t)1 << 24).code, CLV_OK);
     f->cx.temp = &f->temp;
     f->ways[f->count++] = (way){clv_cpu_pair_product_base, &twelve};
     f->ways[f->count++] = (way){clv_cpu_pair_product_base, &square};
+    f->ways[f->count++] = (way){clv_cpu_pair_product_base, &amx_kernel};
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
         f->ways[f->count++] = (way){clv_cpu_pair_product_avx2, &square};
     if (__builtin_cpu_supports("avx512bf16")) {
-        f->ways[f->count++] = (way){clv_cpu_pair_product_base, clv_cpu_pair_kernel_avx512()};
-        f->ways[f->count++] = (way){clv_cpu_pair_product_avx512, clv_cpu_pair_kernel_avx512()};
+        f->ways[f->count++] = (way){clv_cpu_pair_product_base, clv_cpu_pair_kernel_dot_avx512()};
+        f->ways[f->count++] = (way){clv_cpu_pair_product_avx512, clv_cpu_pair_kernel_dot_avx512()};
     } else
-        print_message("[  NOTE    ] no avx512bf16 here: only the plain tiles are tested\n");
+        print_message("[  NOTE    ] no avx512bf16 here: its tile is not tested\n");
+    if (__builtin_cpu_supports("avx512f") && clv_cpu_pair_kernel_amx_avx512() != NULL)
+        f->ways[f->count++] = (way){clv_cpu_pair_product_avx512, clv_cpu_pair_kernel_amx_avx512()};
+    else
+        print_message("[  NOTE    ] no AMX here: its tile is tested against a model of the instructions only\n");
 #endif
     *state = f;
     return 0;
