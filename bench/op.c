@@ -3,13 +3,14 @@
  *
  *   bench_op [--json | --once] [--threads N] [--tokens N] [--runs N] [--only TEXT] [--peer COMMAND]
  *
- * Kernels that calculate are given as GFLOP/s and as a share of the measured peak of fused multiply-adds; attention
+ * Kernels that calculate are given as GFLOP/s and as a share of the peak measured for their type; attention
  * counts the scores that a causal mask leaves. Kernels that move memory are given as GB/s, each operand counted once
  * for each time it is read or written, and as a share of the measured triad a = b + c x; shares above 100 % come from
  * operands that stay in the cache. Times are the fastest of several runs, as the two peaks are. The error is the
  * largest difference from the reference backend over the largest value, on as many tokens as the reference can do in
  * a moment. A ratio is a peer's time over ours. --peer asks a second peer, a program (common/peer.c); bench/op does
- * that. --once runs each kernel one time, on few tokens, for scripts/counts.
+ * that. --once runs each kernel in fp32 one time, on few tokens, for scripts/counts, whose processor has no products of
+ * bf16.
  */
 #include "common/peer.h"
 #include "op_internal.h"
@@ -23,7 +24,7 @@ typedef struct settings {
     bool json, once;
     int64_t threads, tokens, runs;
     const char *only, *command; /* part of a name; a peer. NULL: all; none */
-    double peak, triad;
+    double peak, peak_bf16, triad;
 } settings;
 
 typedef struct rival {
@@ -173,7 +174,8 @@ static void report(work *w, const group *g, const settings *how, peer *other)
         result r = measure(w, g, k, how);
         r.error = wrong;
         r.rivals[1] = (rival){other->name, peer_seconds(other, k->name)};
-        const double share = w->flops > 0.0 ? w->flops / r.seconds / how->peak : w->bytes / r.seconds / how->triad;
+        const double peak = w->gemm.a.dtype == CLV_BF16 ? how->peak_bf16 : how->peak;
+        const double share = w->flops > 0.0 ? w->flops / r.seconds / peak : w->bytes / r.seconds / how->triad;
         (how->json ? print_json : print_row)(w, k, &r, share);
         fflush(stdout);
     }
@@ -247,18 +249,20 @@ int main(int argc, char **argv)
     }
     w.mesh = mesh;
     clv_backend_threads_set((int)how.threads);
-    const group *const groups[] = {&products, &heads, &attentions, &rows};
+    const group *const groups[] = {&products, &heads, &attentions, &rows, &halves};
     if (how.once) {
         printf("compiled by %s\n", __VERSION__);
-        for (size_t i = 0; i < CLV_COUNT(groups); i++)
+        for (size_t i = 0; groups[i] != &halves; i++)
             run_once(&w, groups[i], &how);
         return CLV_OK;
     }
-    how.peak = clv_backend_peak();
+    how.peak = clv_backend_peak(CLV_F32);
+    how.peak_bf16 = clv_backend_peak(CLV_BF16);
     how.triad = triad(&w.data, how.runs);
-    printf(how.json ? "{\"threads\": %d, \"blas\": \"%s\", \"peak_flops\": %.6g, \"triad_bytes_per_second\": %.6g}\n"
-                    : "%d threads, %s: peak %.3g FLOP/s, triad %.3g bytes/s\n",
-           clv_backend_threads(), clv_backend_blas(), how.peak, how.triad);
+    printf(how.json ? "{\"threads\": %d, \"blas\": \"%s\", \"peak_flops\": %.6g, \"peak_flops_bf16\": %.6g, "
+                      "\"triad_bytes_per_second\": %.6g}\n"
+                    : "%d threads, %s: peak %.3g FLOP/s, of bf16 %.3g, triad %.3g bytes/s\n",
+           clv_backend_threads(), clv_backend_blas(), how.peak, how.peak_bf16, how.triad);
     for (size_t i = 0; i < CLV_COUNT(groups); i++)
         report(&w, groups[i], &how, &other);
     peer_close(&other);

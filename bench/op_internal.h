@@ -18,7 +18,7 @@ typedef struct work {
     int64_t s;                /* tokens */
     clv_tensor in[4], out[3]; /* out: what is compared */
     clv_tensor ids, table;
-    clv_gemm gemm;
+    clv_gemm gemm, wide; /* wide: of bf16 operands, in fp32 */
     clv_norm norm;
     clv_attn attn;
     clv_dropout drop;
@@ -39,7 +39,7 @@ typedef struct group {
     void (*run_peer)(work *w);
 } group;
 
-extern const group products, heads, attentions, rows;
+extern const group products, heads, attentions, rows, halves;
 
 /* op_operands.c */
 clv_tensor random_tensor(work *w, int64_t height, int64_t columns); /* [height, 1, columns] in -1 .. 1 */

@@ -1,6 +1,7 @@
 /* op_product.c - bench_op: matrix products of a layer and of the head, C = op(A) op(B).
  *
- * Their peer is the BLAS that is linked, called on the same operands; where ours adds a bias, the BLAS has not to.
+ * Their peer is the BLAS that is linked, called on the same operands; where ours adds a bias, the BLAS has not to. The
+ * peer of a product of bf16 is our own of fp32.
  */
 #include "op_internal.h"
 
@@ -104,3 +105,55 @@ static const kernel kernels[] = {
 };
 
 const group products = {.kernels = kernels, .count = CLV_COUNT(kernels), .peer = "CBLAS", .run_peer = run_blas};
+
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
+
+static clv_tensor rounded(work *w, clv_tensor t)
+{
+    const clv_tensor half = clv_tensor_typed(&w->data, CLV_BF16, t.ndim, t.dim);
+    w->be->copy(half, t);
+    return half;
+}
+
+/* The fp32 product becomes the peer; gradients of weights stay fp32. */
+static void round_product(work *w)
+{
+    w->wide = w->gemm;
+    w->gemm.a = rounded(w, w->gemm.a);
+    w->gemm.b = rounded(w, w->gemm.b);
+    if (!w->gemm.accumulate)
+        w->out[0] = w->gemm.c = rounded(w, w->gemm.c);
+    else
+        w->wide.c = random_tensor(w, clv_rows(w->gemm.c), clv_last(w->gemm.c));
+}
+
+static void run_wide(work *w)
+{
+    w->be->gemm(&w->cx, &w->wide);
+}
+
+static void make_fc2_half(work *w)
+{
+    make_fc2(w);
+    round_product(w);
+}
+
+static void make_fc1_dx_half(work *w)
+{
+    make_fc1_dx(w);
+    round_product(w);
+}
+
+static void make_fc1_dw_half(work *w)
+{
+    make_fc1_dw(w);
+    round_product(w);
+}
+
+static const kernel half_kernels[] = {
+    {"bf16 fc2  x W^T", make_fc2_half, run_product},
+    {"bf16 fc1  dy W", make_fc1_dx_half, run_product},
+    {"bf16 fc1  += dy^T x", make_fc1_dw_half, run_product},
+};
+
+const group halves = {.kernels = half_kernels, .count = CLV_COUNT(half_kernels), .peer = "fp32", .run_peer = run_wide};

@@ -13,7 +13,7 @@ typedef struct variant {
     const clv_backend *table;
     bool packs; /* products are our own */
     double (*peak_burst)(int64_t rounds);
-    bool pairs; /* products of bf16 go through cpu_pairs.c */
+    const cpu_pair_kernel *pairs; /* with which products of bf16 go through cpu_pairs.c, or NULL */
 } variant;
 
 const cpu_limits clv_cpu_limits = {.exp_low = -88.0f, .exp_high = 89.0f, .zero = 0.0f};
@@ -31,11 +31,10 @@ static variant choose(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-        return (variant){&clv_cpu_backend_avx512, true, clv_cpu_peak_burst_avx512,
-                         clv_cpu_pair_kernel_avx512() != NULL};
+        return (variant){&clv_cpu_backend_avx512, true, clv_cpu_peak_burst_avx512, clv_cpu_pair_kernel_avx512()};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return (variant){&clv_cpu_backend_avx2, true, clv_cpu_peak_burst_avx2, false};
-    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, false};
+        return (variant){&clv_cpu_backend_avx2, true, clv_cpu_peak_burst_avx2, NULL};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, NULL};
 }
 
 /* Numbers below 2^-126 become 0: they carry nothing here and cost a hundred times the others. */
@@ -46,7 +45,7 @@ static void flush_subnormals(void)
 #else
 static variant choose(void)
 {
-    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, false};
+    return (variant){&clv_cpu_backend_base, false, clv_cpu_peak_burst_base, NULL};
 }
 
 static void flush_subnormals(void)
@@ -94,17 +93,18 @@ static double thread_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-double clv_backend_peak(void)
+double clv_backend_peak(clv_dtype dtype)
 {
     enum { TRIES = 5, ROUNDS = 1000000 };
     const variant v = choose();
+    double (*burst)(int64_t) = dtype == CLV_BF16 && v.pairs != NULL ? v.pairs->peak_burst : v.peak_burst;
     double best = 0.0;
     for (int i = 0; i < TRIES; i++) {
         double rate = 0.0; /* of all threads side by side */
 #pragma omp parallel reduction(+ : rate)
         {
             const double start = thread_seconds();
-            const double flops = v.peak_burst(ROUNDS);
+            const double flops = burst(ROUNDS);
             rate += flops / (thread_seconds() - start);
         }
         best = CLV_MAX(best, rate);
@@ -190,7 +190,7 @@ clv_pairs_plan clv_pairs_plan_of(const clv_gemm *g)
 
 size_t clv_scratch_gemm(const clv_gemm *g)
 {
-    if (choose().pairs && clv_gemm_in_pairs(g))
+    if (choose().pairs != NULL && clv_gemm_in_pairs(g))
         return clv_pairs_plan_of(g).bytes;
     const clv_gemm_plan plan = clv_gemm_plan_of(g);
     return clv_gemm_plan_bytes(&plan);

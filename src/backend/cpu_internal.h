@@ -413,7 +413,8 @@ enum {
 typedef struct cpu_pair_kernel {
     int64_t rows; /* a multiple of 4 that divides CPU_PAIR_M */
     void (*multiply)(float *tile, const uint32_t *a, const uint32_t *b, int64_t chunks, bool add);
-    void (*begin)(void), (*end)(void); /* before a thread's first call and after its last; or NULL */
+    void (*begin)(void), (*end)(void);    /* before a thread's first call and after its last; or NULL */
+    double (*peak_burst)(int64_t rounds); /* as that of cpu_table.c */
 } cpu_pair_kernel;
 
 void CPU(pair_product)(clv_ctx *cx, const clv_gemm *g, const cpu_pair_kernel *kernel);

@@ -34,9 +34,33 @@ __attribute__((target("avx512bf16"))) static void multiply(float *tile, const ui
         }
 }
 
+/* As CPU(peak_burst): pairs of ones, in as many chains. */
+__attribute__((target("avx512bf16"))) static double peak_burst(int64_t rounds)
+{
+    enum { CHAINS = 12 };
+    volatile int seed = 0x3F803F80;
+    volatile float used;
+    const __m512bh ones = (__m512bh)_mm512_set1_epi32(seed);
+    __m512 chain[CHAINS];
+    CPU_DO_(GCC unroll 12)
+    for (int i = 0; i < CHAINS; i++)
+        chain[i] = _mm512_set1_ps((float)i);
+    for (int64_t r = 0; r < rounds; r++) {
+        CPU_DO_(GCC unroll 12)
+        for (int i = 0; i < CHAINS; i++)
+            chain[i] = _mm512_dpbf16_ps(chain[i], ones, ones);
+    }
+    CPU_DO_(GCC unroll 12)
+    for (int i = 1; i < CHAINS; i++)
+        chain[0] = _mm512_add_ps(chain[0], chain[i]);
+    used = _mm512_cvtss_f32(chain[0]);
+    (void)used;
+    return 4.0 * CHAINS * CPU_VEC * (double)rounds;
+}
+
 const cpu_pair_kernel *CPU(pair_kernel_dot)(void)
 {
-    static const cpu_pair_kernel kernel = {.rows = ROWS, .multiply = multiply};
+    static const cpu_pair_kernel kernel = {.rows = ROWS, .multiply = multiply, .peak_burst = peak_burst};
     return __builtin_cpu_supports("avx512bf16") ? &kernel : NULL;
 }
 #else

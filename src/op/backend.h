@@ -77,8 +77,9 @@ const clv_backend *clv_backend_find(const char *name); /* NULL when unknown */
 void clv_backend_threads_set(int threads);
 int clv_backend_threads(void);
 const char *clv_backend_blas(void);
-/* Register-only fused multiply-adds on all threads: the peak that shares are taken of, in FLOP/s. Takes ~50 ms. */
-double clv_backend_peak(void);
+/* Register-only multiply-adds, as products of this type are made of, on all threads: the peak that shares are taken of,
+ * in FLOP/s. Takes ~50 ms. */
+double clv_backend_peak(clv_dtype dtype);
 
 /* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts
  * them. */

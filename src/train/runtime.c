@@ -20,7 +20,7 @@ static clv_status layout_of(const clv_options *options, const clv_config *config
     return clv_ok();
 }
 
-static void report(const clv_runtime *rt, const clv_binding *b, bool sequence_parallel)
+static void report(const clv_runtime *rt, const clv_binding *b, bool sequence_parallel, clv_dtype dtype)
 {
     const int n = clv_comm_size(rt->world), hosts = clv_comm_hosts(rt->world);
     char place[64];
@@ -30,9 +30,9 @@ static void report(const clv_runtime *rt, const clv_binding *b, bool sequence_pa
         snprintf(place, sizeof place, "%d ranks on the same %d core%s", b->sharing, b->cores, b->cores == 1 ? "" : "s");
     clv_log(CLV_LOG_INFO, "%d rank%s on %d host%s; rank 0: %d thread%s, %s; %s", n, n == 1 ? "" : "s", hosts,
             hosts == 1 ? "" : "s", rt->threads, rt->threads == 1 ? "" : "s", place, clv_backend_blas());
-    clv_log(CLV_LOG_INFO, "layout: tp %d%s, pp %d, dp %d; measured peak of rank 0: %.0f GFLOP/s fp32",
+    clv_log(CLV_LOG_INFO, "layout: tp %d%s, pp %d, dp %d; measured peak of rank 0: %.0f GFLOP/s %s",
             clv_mesh_size(rt->mesh, CLV_TP), sequence_parallel ? " with sequence parallelism" : "",
-            clv_mesh_size(rt->mesh, CLV_PP), clv_mesh_size(rt->mesh, CLV_DP), rt->peak * 1e-9);
+            clv_mesh_size(rt->mesh, CLV_PP), clv_mesh_size(rt->mesh, CLV_DP), rt->peak * 1e-9, clv_dtype_name(dtype));
     clv_binding_warn(b, rt->threads);
 }
 
@@ -42,11 +42,13 @@ clv_status clv_runtime_open(clv_runtime *rt, clv_comm *world, const clv_options 
     clv_layout layout;
     CLV_TRY(layout_of(options, config, clv_comm_size(world), &layout));
     CLV_TRY(clv_mesh_create(&rt->mesh, world, &layout));
+    clv_dtype dtype;
+    CLV_TRY(clv_options_storage(options, &dtype));
     const clv_binding b = clv_binding_find(world);
     rt->threads = clv_binding_threads(&b, options->threads);
     clv_backend_threads_set(rt->threads);
-    rt->peak = clv_backend_peak();
-    report(rt, &b, options->sequence_parallel);
+    rt->peak = clv_backend_peak(dtype);
+    report(rt, &b, options->sequence_parallel, dtype);
     return clv_ok();
 }
 
