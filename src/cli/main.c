@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 static const cli_command commands[] = {
@@ -129,15 +130,20 @@ static cleave_status run_command(cleave_world *world, const cli_command *command
     return cleave_world_agree(world, st);
 }
 
-/* Set before libgomp starts, which is before main: so this program starts once more, unless the user chose. */
+/* Set before libgomp starts, which is before main: so this program starts once more, unless the user chose, or started
+ * the loader by hand (no base address): then the loader is what would start. By its path, which names the process. */
 static void wait_briefly(char **argv)
 {
-    char turns[16];
-    if (getenv("GOMP_SPINCOUNT") != NULL || getenv("OMP_WAIT_POLICY") != NULL)
+    char turns[16], path[4096];
+    if (getenv("GOMP_SPINCOUNT") != NULL || getenv("OMP_WAIT_POLICY") != NULL || getauxval(AT_BASE) == 0)
         return;
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0 || length >= (ssize_t)sizeof path - 1)
+        return;
+    path[length] = '\0';
     snprintf(turns, sizeof turns, "%d", cleave_spin_count());
     if (setenv("GOMP_SPINCOUNT", turns, 1) == 0)
-        execv("/proc/self/exe", argv); /* comes back only where it fails; the run is well without */
+        execv(path, argv); /* comes back only where it fails; the run is well without */
 }
 
 int main(int argc, char **argv)
