@@ -82,6 +82,16 @@ static void run_gelu_tanh_back(work *w)
     w->be->act_backward(w->out[0], w->in[1], w->in[0], CLV_GELU_TANH);
 }
 
+static void run_relu(work *w)
+{
+    w->be->act_forward(w->out[0], w->in[0], CLV_RELU);
+}
+
+static void run_relu_back(work *w)
+{
+    w->be->act_backward(w->out[0], w->in[1], w->in[0], CLV_RELU);
+}
+
 static void make_swiglu(work *w)
 {
     w->in[0] = random_tensor(w, w->s, 2 * F);
@@ -266,6 +276,8 @@ static const kernel kernels[] = {
     {"gelu backward", make_act_back, run_gelu_back},
     {"gelu tanh", make_act, run_gelu_tanh},
     {"gelu tanh backward", make_act_back, run_gelu_tanh_back},
+    {"relu", make_act, run_relu},
+    {"relu backward", make_act_back, run_relu_back},
     {"swiglu", make_swiglu, run_swiglu},
     {"swiglu backward", make_swiglu_back, run_swiglu_back},
     {"residual + bias", make_residual, run_residual},

@@ -54,13 +54,11 @@ static pair row_sums(const float *x, int64_t n, float max)
 {
     pair sum = {0.0, 0.0};
     for (int64_t from = 0; from < n; from += BLOCK) {
-        const int64_t to = CLV_MIN(n, from + BLOCK);
+        const float *block = x + from;
+        const int64_t count = CLV_MIN(BLOCK, n - from);
         float exps = 0.0f, shifted = 0.0f;
-        CPU_SIMD_SUM(exps, shifted)
-        for (int64_t c = from; c < to; c++) {
-            exps += cpu_exp(x[c] - max);
-            shifted += x[c] - max;
-        }
+        CPU_SUM(exps, count, i, cpu_exp(block[i] - max));
+        CPU_SUM(shifted, count, i, block[i] - max);
         sum.exps += (double)exps;
         sum.shifted += (double)shifted;
     }
