@@ -167,8 +167,8 @@ static inline float cpu_from_bf16(uint16_t half)
 static inline uint16_t cpu_to_bf16(float x)
 {
     const uint32_t bits = cpu_to_bits(x);
-    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16 | 0x40u) : rounded);
+    const uint32_t rounded = bits + 0x7FFFu + (bits >> 16 & 1u);
+    return (uint16_t)((isnan(x) ? bits | 0x400000u : rounded) >> 16);
 }
 
 /* The exponent moves from bias 15 to 127 by a product, which also makes subnormal numbers normal. */
