@@ -12,13 +12,13 @@
  * without cancellation. p has degree 15, fitted on [0, 5.58] to least maximal error of the product; its even and odd
  * powers are summed apart, so that twice as many multiplications are under way. */
 typedef struct tail {
-    float a, fourth, at; /* |x|, (6 - a)^4, a - 1 */
+    float a, fourth, at; /* |x|, at most 6: infinity times 0 is no number; (6 - a)^4, a - 1 */
 } tail;
 
 static inline tail tail_of(float x)
 {
     const float size = fabsf(x), rest = cpu_max(clv_cpu_limits.zero, 6.0f - size);
-    return (tail){size, (rest * rest) * (rest * rest), 5.0f - rest};
+    return (tail){size < 6.0f ? size : 6.0f, (rest * rest) * (rest * rest), 5.0f - rest};
 }
 
 /* Phi(-a) = (6 - a)^4 times this; the error of gelu is 5e-9 before rounding. */
@@ -91,7 +91,7 @@ static inline float gelu_tanh_slope(float x)
 {
     const float square = x * x, z = x * (1.59576912f + 0.07135482f * square);
     const float e = cpu_exp(-fabsf(z)), r = 1.0f / (1.0f + e), rest = e * r;
-    return (z < 0.0f ? rest : r) + rest * r * (x * (1.59576912f + 0.21406445f * square));
+    return (z < 0.0f ? rest : r) + (rest * r * x) * (1.59576912f + 0.21406445f * square);
 }
 
 CPU_BODY void row_forward(void *v, const void *u, int64_t f, clv_act act, clv_dtype type)

@@ -281,6 +281,27 @@ static clv_tensor widened(fixture *f, clv_tensor t)
     return wide;
 }
 
+/* Far out the activations are x and 0, their slopes 1 and 0; what is no number stays none. */
+static void test_far(void **state)
+{
+    fixture *f = *state;
+    static const float far[] = {INFINITY, 1e15f, -1e15f, NAN};
+    enum { N = CLV_COUNT(far) };
+    const clv_tensor u = filled(f, 1, 1, 1, N), v = like(f, u), one = like(f, u), du = like(f, u);
+    for (int i = 0; i < (int)N; i++) {
+        ((float *)u.data)[i] = far[i];
+        ((float *)one.data)[i] = 1.0f;
+    }
+    for (size_t t = 0; t < f->count; t++)
+        for (clv_act act = CLV_GELU; act <= CLV_GELU_TANH; act++) {
+            f->tables[t]->act_forward(v, u, act);
+            f->tables[t]->act_backward(du, one, u, act);
+            const float *y = v.data, *d = du.data;
+            assert_true(y[0] == INFINITY && y[1] == 1e15f && y[2] == 0.0f && isnan(y[3]));
+            assert_true(d[1] == 1.0f && d[2] == 0.0f && isnan(d[3]));
+        }
+}
+
 /* ---- products -------------------------------------------------------------------------------------------------- */
 
 static void compare_products(fixture *f, clv_gemm_kind kind, const int64_t *size, bool add, bool biased)
@@ -360,9 +381,10 @@ static void test_half_products(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),     cmocka_unit_test(test_attention_decode), cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_exp),           cmocka_unit_test(test_conversions),      cmocka_unit_test(test_products),
-        cmocka_unit_test(test_half_products),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_decode),
+        cmocka_unit_test(test_functions), cmocka_unit_test(test_far),
+        cmocka_unit_test(test_exp),       cmocka_unit_test(test_conversions),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_half_products),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
