@@ -29,6 +29,8 @@ typedef struct token_set {
     int64_t epoch;     /* which `order` holds, -1 for none yet; always 0 in Megatron's, whose epochs are one */
     clv_sample_order order;
     drawing next;
+    clv_sample_order spent; /* of the epoch before, while `clearing` gives its memory back */
+    clv_task *clearing;
     int64_t taken; /* samples of the blend before `next` that are from here */
 } token_set;
 
@@ -43,6 +45,8 @@ struct clv_dataset {
 };
 
 /* ---- epochs --------------------------------------------------------------------------------------------------- */
+
+enum { FEW = 4096 }; /* samples that are drawn in no time */
 
 static void draw(void *next)
 {
@@ -65,6 +69,13 @@ static drawing drawing_of(const clv_dataset *data, const token_set *set, int64_t
         .part = &set->part, .seq_length = data->seq_length, .epoch = epoch, .key = clv_hash_name(data->seed, name)};
 }
 
+/* Giving back hundreds of megabytes takes as long as a small step. */
+static void clear(void *of_set)
+{
+    token_set *set = of_set;
+    clv_order_free(&set->spent);
+}
+
 static void epoch_enter(const clv_dataset *data, token_set *set, int64_t epoch)
 {
     if (set->next.task != NULL && set->next.epoch == epoch) {
@@ -75,7 +86,13 @@ static void epoch_enter(const clv_dataset *data, token_set *set, int64_t epoch)
         set->next = drawing_of(data, set, epoch);
         draw(&set->next);
     }
-    clv_order_free(&set->order);
+    clv_task_end(set->clearing);
+    set->spent = set->order;
+    set->clearing = NULL;
+    if (set->per_epoch < FEW)
+        clear(set);
+    else
+        set->clearing = clv_task_start(clear, set);
     set->order = set->next.order;
     set->next = (drawing){0};
     set->epoch = epoch;
@@ -84,7 +101,6 @@ static void epoch_enter(const clv_dataset *data, token_set *set, int64_t epoch)
 /* Ten million samples take seconds: while the last eighth of an epoch is read, the next one is drawn. */
 static void draw_ahead(const clv_dataset *data, token_set *set, int64_t within)
 {
-    enum { FEW = 4096 }; /* which are drawn in no time */
     if (set->per_epoch < FEW || set->next.task != NULL || within < set->per_epoch - set->per_epoch / 8)
         return;
     set->next = drawing_of(data, set, set->epoch + 1);
@@ -192,6 +208,7 @@ void clv_dataset_close(clv_dataset *data)
         return;
     for (size_t i = 0; i < data->count; i++) {
         drawing_end(&data->set[i].next);
+        clv_task_end(data->set[i].clearing);
         clv_order_free(&data->set[i].order);
         clv_indexed_close(data->set[i].data);
         free(data->set[i].prefix);
