@@ -40,4 +40,5 @@ try 2 tokenizer --runs 1 --text README.md
 try 1 step --case tiny --rounds 1
 try 6 size --rounds 1 --layers 1 --hidden 64 --vocab 128 --seq 16 --batch 1
 try 4 layouts --steps 2 --layers 3 --hidden 128 --vocab 128 --seq 16
+try 1 stall --case epochs --ranks 1
 exit $failed
