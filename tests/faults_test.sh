@@ -196,9 +196,9 @@ expect 1 'batch size 10 .*micro-batch size 4 .*size 2 .*8 or 16' "$mpirun" -n 2 
     --micro-batch-size 4
 expect 1 '52.* 8.*1, 2, 4, 13, 26, 52' "$mpirun" -n 8 "${new[@]}" --hidden-size 416 --num-attention-heads 52 \
     --tensor-model-parallel-size 8
-expect 1 '6.*4' "$mpirun" -n 4 "${new[@]}" --hidden-size 96 --num-attention-heads 12 --num-query-groups 6 \
+expect 1 '6 key.value heads .*size 4' "$mpirun" -n 4 "${new[@]}" --hidden-size 96 --num-attention-heads 12 --num-query-groups 6 \
     --tensor-model-parallel-size 4
-expect 1 '33' "$mpirun" -n 2 "${new[@]}" --seq-length 33 --tensor-model-parallel-size 2 --sequence-parallel
+expect 1 'seq-length 33 .*32 and 34' "$mpirun" -n 2 "${new[@]}" --seq-length 33 --tensor-model-parallel-size 2 --sequence-parallel
 expect 1 '4 does not divide 6 ranks; start 8' "$mpirun" -n 6 "${new[@]}" --tensor-model-parallel-size 2 \
     --pipeline-model-parallel-size 2
 expect 1 'from 8 samples on: .*batch size 5' "$mpirun" -n 2 "${new[@]}" --global-batch-size 6 \
