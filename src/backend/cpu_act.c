@@ -21,62 +21,44 @@ static inline tail tail_of(float x)
     return (tail){size < 6.0f ? size : 6.0f, (rest * rest) * (rest * rest), 5.0f - rest};
 }
 
+enum { POWERS = 16 };
+
 /* Phi(-a) = (6 - a)^4 times this; the error of gelu is 5e-9 before rounding. */
-static inline float density_above(float t)
-{
-    const float square = t * t;
-    float odd = 1.578953656e-12f;
-    odd = odd * square + 4.332651460e-10f;
-    odd = odd * square + 3.469070364e-09f;
-    odd = odd * square - 4.731046133e-08f;
-    odd = odd * square + 5.536882099e-07f;
-    odd = odd * square - 5.519392289e-06f;
-    odd = odd * square + 4.061618893e-05f;
-    odd = odd * square - 1.840744662e-04f;
-    float even = -4.118582558e-11f;
-    even = even * square - 2.168261792e-09f;
-    even = even * square + 1.308227393e-08f;
-    even = even * square - 1.054985788e-07f;
-    even = even * square + 7.476286896e-07f;
-    even = even * square - 2.559451332e-06f;
-    even = even * square - 1.460688509e-05f;
-    even = even * square + 2.538484114e-04f;
-    return odd * t + even;
-}
+static const float above[POWERS] = {
+    2.538484114e-04f,  -1.840744662e-04f, -1.460688509e-05f, 4.061618893e-05f,  -2.559451332e-06f, -5.519392289e-06f,
+    7.476286896e-07f,  5.536882099e-07f,  -1.054985788e-07f, -4.731046133e-08f, 1.308227393e-08f,  3.469070364e-09f,
+    -2.168261792e-09f, 4.332651460e-10f,  -4.118582558e-11f, 1.578953656e-12f,
+};
 
 /* Phi(-a) - a phi(a) = (6 - a)^4 times this; error 4e-8. */
-static inline float slope_below(float t)
+static const float slope[POWERS] = {
+    -1.333047694e-04f, -4.937974736e-04f, 2.176859562e-04f,  1.593502820e-04f,  -6.941449828e-05f, -2.796968693e-05f,
+    1.305767000e-05f,  3.332483175e-06f,  -1.783175321e-06f, -3.009695035e-07f, 2.169547884e-07f,  9.343570362e-09f,
+    -2.460419068e-08f, 6.340886483e-09f,  -7.074597019e-10f, 3.072525914e-11f,
+};
+
+CPU_BODY float polynomial(const float *p, float t)
 {
     const float square = t * t;
-    float odd = 3.072525914e-11f;
-    odd = odd * square + 6.340886483e-09f;
-    odd = odd * square + 9.343570362e-09f;
-    odd = odd * square - 3.009695035e-07f;
-    odd = odd * square + 3.332483175e-06f;
-    odd = odd * square - 2.796968693e-05f;
-    odd = odd * square + 1.593502820e-04f;
-    odd = odd * square - 4.937974736e-04f;
-    float even = -7.074597019e-10f;
-    even = even * square - 2.460419068e-08f;
-    even = even * square + 2.169547884e-07f;
-    even = even * square - 1.783175321e-06f;
-    even = even * square + 1.305767000e-05f;
-    even = even * square - 6.941449828e-05f;
-    even = even * square + 2.176859562e-04f;
-    even = even * square - 1.333047694e-04f;
+    float even = p[POWERS - 2], odd = p[POWERS - 1];
+    CPU_DO_(GCC unroll 8)
+    for (int i = POWERS - 4; i >= 0; i -= 2) {
+        even = even * square + p[i];
+        odd = odd * square + p[i + 1];
+    }
     return odd * t + even;
 }
 
 static inline float gelu(float x)
 {
     const tail t = tail_of(x);
-    return cpu_max(clv_cpu_limits.zero, x) - t.a * t.fourth * density_above(t.at);
+    return cpu_max(clv_cpu_limits.zero, x) - t.a * t.fourth * polynomial(above, t.at);
 }
 
 static inline float gelu_slope(float x)
 {
     const tail t = tail_of(x);
-    const float below = t.fourth * slope_below(t.at);
+    const float below = t.fourth * polynomial(slope, t.at);
     return x < 0.0f ? below : 1.0f - below;
 }
 

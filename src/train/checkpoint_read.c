@@ -23,17 +23,6 @@ enum {
 
 /* ---- bytes to numbers ---- */
 
-static float from_f16(uint32_t half)
-{
-    const uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
-    const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-    const uint32_t bits = sign | wide << 23 | fraction << 13;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    const float small = (float)fraction * 0x1p-24f; /* subnormal */
-    return exponent > 0 ? value : sign != 0 ? -small : small;
-}
-
 bool clv_is_weight_type(clv_dtype dtype)
 {
     return dtype == CLV_F32 || dtype == CLV_BF16 || dtype == CLV_F16 || dtype == CLV_F64;
@@ -41,16 +30,9 @@ bool clv_is_weight_type(clv_dtype dtype)
 
 void clv_weights_convert(float *out, const void *raw, int64_t n, clv_dtype dtype)
 {
-    const uint16_t *half = raw;
     const double *wide = raw;
-    if (dtype == CLV_F32 && out != raw)
-        memcpy(out, raw, (size_t)n * sizeof *out);
-    for (int64_t i = 0; i < n && dtype == CLV_BF16; i++) {
-        const uint32_t bits = (uint32_t)half[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
-    for (int64_t i = 0; i < n && dtype == CLV_F16; i++)
-        out[i] = from_f16(half[i]);
+    if (dtype != CLV_F64)
+        clv_widen(out, raw, dtype, (size_t)n);
     for (int64_t i = 0; i < n && dtype == CLV_F64; i++)
         out[i] = (float)wide[i];
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { S = 48, B = 2, /* more rows than a weight gradient takes in one piece */ MICROS = 4, VOCAB = 67, STEPS = 4 };
+enum { S = 48, B = 2, MICROS = 4, VOCAB = 67, STEPS = 4 }; /* S B: more rows than a weight gradient takes at once */
 
 typedef struct row {
     int ranks, tp, pp, chunks;
