@@ -71,7 +71,9 @@ static clv_status open_file(const char *path, int *fd, int64_t *bytes)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0)
-        return clv_fail(CLV_BAD_INPUT, "cannot open %s: %s", path, strerror(errno));
+        return clv_fail(CLV_BAD_INPUT, "cannot open %s: %s%s", path, strerror(errno),
+                        errno == ENOENT ? "; cleave preprocess writes PREFIX.bin and PREFIX.idx, and PREFIX is given"
+                                        : "");
     struct stat info;
     if (fstat(*fd, &info) != 0)
         return clv_fail(CLV_BAD_INPUT, "cannot read %s: %s", path, strerror(errno));

@@ -145,7 +145,7 @@ static clv_status read_document(reader *r)
 clv_status clv_options_read_file(clv_options *options, const char *path)
 {
     clv_text text;
-    CLV_TRY(clv_file_read(path, &text));
+    CLV_TRY(clv_within(clv_file_read(path, &text), "--config"));
     reader r = {.options = options, .path = path};
     clv_text_add(&r.seen, "\n", 1);
     CLV_CHECK(yaml_parser_initialize(&r.parser) == 1, "out of memory");

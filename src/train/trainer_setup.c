@@ -146,7 +146,7 @@ static clv_status dataset_open(clv_trainer *t, const clv_source *from, clv_datas
                                        strcmp(o->data_order, "megatron") == 0 ? CLV_ORDER_MEGATRON : CLV_ORDER_STABLE,
                                    .samples = from->samples};
     if (st.code == CLV_OK)
-        st = clv_dataset_open(out, &spec);
+        st = clv_within(clv_dataset_open(out, &spec), list == &o->data_path ? "--data-path" : "--valid-data-path");
     free(prefix);
     free(weight);
     return st;
