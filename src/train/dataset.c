@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct drawing { /* the order of an epoch to come */
-    clv_task *task;      /* NULL: none */
+    clv_task *task;      /* NULL: none; `order` is memory for the next one */
     const clv_part *part;
     int64_t seq_length, epoch;
     uint64_t key;
@@ -29,8 +29,6 @@ typedef struct token_set {
     int64_t epoch;     /* which `order` holds, -1 for none yet; always 0 in Megatron's, whose epochs are one */
     clv_sample_order order;
     drawing next;
-    clv_sample_order spent; /* of the epoch before, while `clearing` gives its memory back */
-    clv_task *clearing;
     int64_t taken; /* samples of the blend before `next` that are from here */
 } token_set;
 
@@ -51,50 +49,34 @@ enum { FEW = 4096 }; /* samples that are drawn in no time */
 static void draw(void *next)
 {
     drawing *d = next;
-    d->order = clv_order_stable(d->part, d->seq_length, d->key, d->epoch);
+    clv_order_stable(&d->order, d->part, d->seq_length, d->key, d->epoch);
 }
 
-static void drawing_end(drawing *d)
-{
-    clv_task_end(d->task);
-    clv_order_free(&d->order);
-    *d = (drawing){0};
-}
-
-static drawing drawing_of(const clv_dataset *data, const token_set *set, int64_t epoch)
+/* In the memory of the epoch before last: giving hundreds of megabytes back, and touching fresh ones, takes as long as
+ * a small step. */
+static void drawing_begin(const clv_dataset *data, token_set *set, int64_t epoch)
 {
     char name[64];
     snprintf(name, sizeof name, "data set %td", set - data->set);
-    return (drawing){
-        .part = &set->part, .seq_length = data->seq_length, .epoch = epoch, .key = clv_hash_name(data->seed, name)};
-}
-
-/* Giving back hundreds of megabytes takes as long as a small step. */
-static void clear(void *of_set)
-{
-    token_set *set = of_set;
-    clv_order_free(&set->spent);
+    set->next = (drawing){.part = &set->part,
+                          .seq_length = data->seq_length,
+                          .epoch = epoch,
+                          .key = clv_hash_name(data->seed, name),
+                          .order = set->next.order};
 }
 
 static void epoch_enter(const clv_dataset *data, token_set *set, int64_t epoch)
 {
-    if (set->next.task != NULL && set->next.epoch == epoch) {
-        clv_task_end(set->next.task);
-        set->next.task = NULL;
-    } else {
-        drawing_end(&set->next);
-        set->next = drawing_of(data, set, epoch);
+    const bool drawn = set->next.task != NULL && set->next.epoch == epoch;
+    clv_task_end(set->next.task);
+    set->next.task = NULL;
+    if (!drawn) {
+        drawing_begin(data, set, epoch);
         draw(&set->next);
     }
-    clv_task_end(set->clearing);
-    set->spent = set->order;
-    set->clearing = NULL;
-    if (set->per_epoch < FEW)
-        clear(set);
-    else
-        set->clearing = clv_task_start(clear, set);
+    const clv_sample_order spent = set->order;
     set->order = set->next.order;
-    set->next = (drawing){0};
+    set->next.order = spent;
     set->epoch = epoch;
 }
 
@@ -103,7 +85,7 @@ static void draw_ahead(const clv_dataset *data, token_set *set, int64_t within)
 {
     if (set->per_epoch < FEW || set->next.task != NULL || within < set->per_epoch - set->per_epoch / 8)
         return;
-    set->next = drawing_of(data, set, set->epoch + 1);
+    drawing_begin(data, set, set->epoch + 1);
     set->next.task = clv_task_start(draw, &set->next);
 }
 
@@ -207,8 +189,8 @@ void clv_dataset_close(clv_dataset *data)
     if (data == NULL)
         return;
     for (size_t i = 0; i < data->count; i++) {
-        drawing_end(&data->set[i].next);
-        clv_task_end(data->set[i].clearing);
+        clv_task_end(data->set[i].next.task);
+        clv_order_free(&data->set[i].next.order);
         clv_order_free(&data->set[i].order);
         clv_indexed_close(data->set[i].data);
         free(data->set[i].prefix);

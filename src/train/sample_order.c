@@ -101,18 +101,21 @@ static clv_sample_order new_order(int64_t joined, int64_t samples)
                               .samples = samples};
 }
 
-clv_sample_order clv_order_stable(const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch)
+void clv_order_stable(clv_sample_order *order, const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch)
 {
-    clv_sample_order order = new_order(part->count, clv_part_samples(part, seq_length));
+    const int64_t samples = clv_part_samples(part, seq_length);
+    if (order->joined != part->count || order->samples != samples) {
+        clv_order_free(order);
+        *order = new_order(part->count, samples);
+    }
     char name[64];
     snprintf(name, sizeof name, "sequences of epoch %lld", (long long)epoch);
-    clv_permutation(order.sequence, part->count, clv_hash_name(key, name));
+    clv_permutation(order->sequence, part->count, clv_hash_name(key, name));
     for (int64_t i = 0; i < part->count; i++)
-        order.sequence[i] += part->first;
-    find_rows(&order, part->data, seq_length);
+        order->sequence[i] += part->first;
+    find_rows(order, part->data, seq_length);
     snprintf(name, sizeof name, "samples of epoch %lld", (long long)epoch);
-    clv_permutation(order.shuffle, order.samples, clv_hash_name(key, name));
-    return order;
+    clv_permutation(order->shuffle, samples, clv_hash_name(key, name));
 }
 
 /* The first `whole` elements among themselves, then the rest. */

@@ -152,8 +152,16 @@ static void stable_epochs(void **state)
     clv_indexed *data = set_of(lengths, 200);
     clv_part part;
     assert_int_equal(clv_part_of(&part, data, "10,90", 1).code, CLV_OK);
-    clv_sample_order e[3] = {clv_order_stable(&part, 5, 1, 0), clv_order_stable(&part, 5, 1, 1),
-                             clv_order_stable(&part, 5, 2, 0)};
+    clv_sample_order e[3] = {0}, again = {0};
+    clv_order_stable(&e[0], &part, 5, 1, 0);
+    clv_order_stable(&e[1], &part, 5, 1, 1);
+    clv_order_stable(&e[2], &part, 5, 2, 0);
+    clv_order_stable(&again, &part, 5, 2, 1); /* and its memory used again */
+    clv_order_stable(&again, &part, 5, 1, 0);
+    assert_memory_equal(again.sequence, e[0].sequence, (size_t)part.count * 8);
+    assert_memory_equal(again.row, e[0].row, (size_t)(e[0].samples + 1) * sizeof *again.row);
+    assert_memory_equal(again.shuffle, e[0].shuffle, (size_t)e[0].samples * 8);
+    clv_order_free(&again);
     for (int k = 0; k < 3; k++) {
         is_permutation(e[k].sequence, part.count, part.first);
         is_permutation(e[k].shuffle, e[k].samples, 0);

@@ -39,8 +39,9 @@ typedef struct clv_sample_order {
 clv_status clv_part_of(clv_part *out, const clv_indexed *data, const char *split, int which);
 int64_t clv_part_samples(const clv_part *part, int64_t seq_length); /* whole samples of one epoch */
 
-/* Epoch `epoch` alone: a pure function of (key, epoch), so that no run's length enters. */
-clv_sample_order clv_order_stable(const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch);
+/* Epoch `epoch` alone: a pure function of (key, epoch), so that no run's length enters. order: zero, or one whose
+ * memory may be used again. */
+void clv_order_stable(clv_sample_order *order, const clv_part *part, int64_t seq_length, uint64_t key, int64_t epoch);
 /* Megatron's order of a run of `samples` samples: NumPy's legacy shuffle over all epochs at once. */
 clv_sample_order clv_order_megatron(const clv_part *part, int64_t seq_length, uint32_t seed, int64_t samples);
 void clv_order_free(clv_sample_order *order);
