@@ -14,6 +14,7 @@
  */
 #include "train/checkpoint_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,8 @@ struct clv_saving {
     clv_catalog weights, moments; /* moments.count 0: none */
     bool later;                   /* the thread writes the tensors, from memory */
     clv_output weights_out, moments_out;
+    clv_gather gather; /* while something travels */
+    clv_walk weights_walk, moments_walk;
     clv_text sums;     /* of the files that this rank wrote, as members of one object */
     clv_status status; /* of this rank */
     clv_task *behind;  /* the part that is under way */
@@ -144,19 +147,6 @@ static clv_status find_sums(save *s)
     return status;
 }
 
-/* Tensors travel to the ranks that own their files: into the files, or into memory. Collective: world. */
-static void gather_tensors(save *s)
-{
-    clv_gather g;
-    clv_gather_open(&g, s->c.cx, s->c.params, s->c.param_count, s->c.room);
-    s->status = clv_catalog_write(&s->weights, &g, &s->weights_out);
-    if (s->moments.count > 0) {
-        const clv_status moments = clv_catalog_write(&s->moments, &g, &s->moments_out);
-        s->status = s->status.code != CLV_OK ? s->status : moments;
-    }
-    clv_gather_close(&g);
-}
-
 /* Rank 0: the complete folder gets its name, then `latest` names it. */
 static clv_status publish(const save *s)
 {
@@ -218,26 +208,52 @@ static void prune(void *saving)
     clv_names_free(names, count);
 }
 
-/* ---- the three parts of a save ----
+/* ---- the parts of a save ----
  *
- * gather and finish communicate, and belong to the run's own thread; work does not, and may have one of its own. */
+ * gather, the exchange and finish communicate, and belong to the run's own thread; work does not, and may have one of
+ * its own. */
 
-static clv_status reserve(const save *s, clv_room *room)
+static clv_status reserve(const save *s, clv_room *room, const clv_gather *g)
 {
-    return clv_room_reserve(room, (const clv_output *const[]){&s->weights_out, &s->moments_out}, 2);
+    const clv_output *const outputs[] = {&s->weights_out, &s->moments_out};
+    const size_t kept = clv_catalog_kept_bytes(&s->weights, g) + clv_catalog_kept_bytes(&s->moments, g);
+    return clv_room_reserve(room, outputs, CLV_COUNT(outputs), kept);
+}
+
+/* Tensors into files, at once. */
+static void gather_now(save *s)
+{
+    s->status = clv_catalog_write(&s->weights, &s->gather, &s->weights_out);
+    const clv_status moments = clv_catalog_write(&s->moments, &s->gather, &s->moments_out);
+    s->status = s->status.code != CLV_OK ? s->status : moments;
+    clv_gather_close(&s->gather);
+}
+
+/* Into memory; some have yet to travel. */
+static void gather_first(save *s)
+{
+    clv_output_place(&s->weights_out, s->c.room);
+    clv_output_place(&s->moments_out, s->c.room);
+    clv_catalog_take(&s->weights, &s->gather, &s->weights_out);
+    clv_catalog_take(&s->moments, &s->gather, &s->moments_out);
+    s->status = s->weights_out.status.code != CLV_OK ? s->weights_out.status : s->moments_out.status;
 }
 
 static clv_status gather(save *s)
 {
+    clv_gather_open(&s->gather, s->c.cx, s->c.params, s->c.param_count, s->c.room);
     clv_status ready = is_writer(s) ? prepare(s) : clv_ok();
     if (s->later && ready.code == CLV_OK)
-        ready = reserve(s, s->c.room);
-    CLV_TRY(clv_comm_agree(s->world, ready));
-    if (s->later) {
-        clv_output_place(&s->weights_out, s->c.room);
-        clv_output_place(&s->moments_out, s->c.room);
+        ready = reserve(s, s->c.room, &s->gather);
+    ready = clv_comm_agree(s->world, ready);
+    if (ready.code != CLV_OK) {
+        clv_gather_close(&s->gather);
+        return ready;
     }
-    gather_tensors(s);
+    if (s->later)
+        gather_first(s);
+    else
+        gather_now(s);
     return clv_ok();
 }
 
@@ -339,9 +355,12 @@ clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
     save *s;
     CLV_TRY(saving_open(&s, c, "", &(clv_disk){.shard = CLV_SHARD}));
     *out = clv_alloc(1, sizeof **out);
-    const clv_status status = clv_comm_agree(s->world, reserve(s, *out));
+    clv_gather_open(&s->gather, c->cx, c->params, c->param_count, *out);
+    const clv_status status = clv_comm_agree(s->world, reserve(s, *out, &s->gather));
+    clv_gather_close(&s->gather);
     saving_close(s, clv_ok());
-    clv_log(CLV_LOG_INFO, "memory of saves in the background: %.1f MiB", (double)(*out)->images.size / 1048576.0);
+    clv_log(CLV_LOG_INFO, "memory of saves in the background: %.1f MiB",
+            (double)((*out)->images.size + (*out)->kept.size) / 1048576.0);
     return status;
 }
 
@@ -352,6 +371,33 @@ void clv_room_settle(clv_room *room)
     clv_task_end(room->pruned->behind);
     saving_close(room->pruned, clv_ok());
     room->pruned = NULL;
+}
+
+static bool weights_left(save *s)
+{
+    return clv_catalog_has_more(&s->weights, &s->gather, &s->weights_walk);
+}
+
+static bool moments_left(save *s)
+{
+    return clv_catalog_has_more(&s->moments, &s->gather, &s->moments_walk);
+}
+
+/* When all is here the thread takes over. */
+static void hand_over(save *s)
+{
+    if (weights_left(s) || moments_left(s))
+        return;
+    clv_gather_close(&s->gather);
+    s->behind = clv_task_start(work, s);
+}
+
+static void exchange_block(save *s)
+{
+    if (weights_left(s))
+        clv_catalog_step(&s->weights, &s->gather, &s->weights_out, &s->weights_walk);
+    else
+        clv_catalog_step(&s->moments, &s->gather, &s->moments_out, &s->moments_walk);
 }
 
 clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
@@ -366,7 +412,7 @@ clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, co
     const clv_status status = gather(s);
     if (status.code != CLV_OK)
         return saving_close(s, status);
-    s->behind = clv_task_start(work, s);
+    hand_over(s);
     *out = s;
     return clv_ok();
 }
@@ -376,15 +422,27 @@ clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const
     return clv_checkpoint_begin_on(out, c, root, keep_last, &(clv_disk){.shard = CLV_SHARD});
 }
 
+void clv_checkpoint_advance(clv_saving *saving, double seconds)
+{
+    const double start = clv_seconds();
+    bool on = true;
+    while (saving->behind == NULL && on) {
+        exchange_block(saving);
+        hand_over(saving);
+        on = clv_comm_decide(saving->world, clv_seconds() - start < seconds ? 1.0 : 0.0) > 0.0;
+    }
+}
+
 bool clv_checkpoint_written(const clv_saving *saving)
 {
-    return clv_task_is_done(saving->behind);
+    return saving->behind != NULL && clv_task_is_done(saving->behind);
 }
 
 clv_status clv_checkpoint_end(clv_saving **saving)
 {
     save *s = *saving;
     *saving = NULL;
+    clv_checkpoint_advance(s, INFINITY);
     clv_task_end(s->behind);
     const clv_status status = finish(s);
     if (status.code != CLV_OK)

@@ -143,48 +143,56 @@ enum { TILE = 16 }; /* a cache line of floats */
 
 /* to[j][i] = from[i][j], both with `stride`s of their own. Whole tiles go through a copy that lies dense: rows a power
  * of two apart would drive each other out of the cache. */
-static void transpose(float *to, int64_t to_stride, const float *from, int64_t from_stride, const int64_t n[2])
-{
-    float tile[TILE][TILE];
-    if (n[0] < TILE || n[1] < TILE) {
-        for (int64_t j = 0; j < n[1]; j++)
-            for (int64_t i = 0; i < n[0]; i++)
-                to[j * to_stride + i] = from[i * from_stride + j];
-        return;
+#define TRANSPOSE(name, type)                                                                                          \
+    static void name(type *to, int64_t to_stride, const type *from, int64_t from_stride, const int64_t n[2])           \
+    {                                                                                                                  \
+        type tile[TILE][TILE];                                                                                         \
+        if (n[0] < TILE || n[1] < TILE) {                                                                              \
+            for (int64_t j = 0; j < n[1]; j++)                                                                         \
+                for (int64_t i = 0; i < n[0]; i++)                                                                     \
+                    to[j * to_stride + i] = from[i * from_stride + j];                                                 \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int64_t i = 0; i < TILE; i++)                                                                             \
+            for (int64_t j = 0; j < TILE; j++)                                                                         \
+                tile[j][i] = from[i * from_stride + j];                                                                \
+        for (int64_t j = 0; j < TILE; j++)                                                                             \
+            memcpy(to + j * to_stride, tile[j], sizeof tile[j]);                                                       \
     }
-    for (int64_t i = 0; i < TILE; i++)
-        for (int64_t j = 0; j < TILE; j++)
-            tile[j][i] = from[i * from_stride + j];
-    for (int64_t j = 0; j < TILE; j++)
-        memcpy(to + j * to_stride, tile[j], sizeof tile[j]);
-}
 
-/* Element (i, j) of the rectangle is local element (i, j), or (j, i) when transposed. Local rows may be more than the
- * rectangle's only where the vocabulary is padded, which adds rows at the end. */
-static void turn(clv_rect rect, const int64_t rows[2], float *local, float *dense, bool pack)
+TRANSPOSE(transpose, float)
+TRANSPOSE(transpose_halves, uint16_t)
+
+/* Element (i, j) of the rectangle is local element (j, i). Local rows may be more than the rectangle's only where the
+ * vocabulary is padded, which adds rows at the end. */
+void clv_piece_turn(clv_rect rect, const int64_t rows[2], size_t size, const void *local, void *dense)
 {
     const int64_t height = rect.n[0], width = rect.n[1];
 #pragma omp parallel for
     for (int64_t i = 0; i < rows[1]; i += TILE)
         for (int64_t j = 0; j < width; j += TILE) {
-            const int64_t n[2] = {CLV_MIN(TILE, rows[1] - i), CLV_MIN(TILE, width - j)};
-            float *a = local + j * height + rows[0] + i, *b = dense + i * width + j;
-            if (pack)
-                transpose(b, width, a, height, (int64_t[]){n[1], n[0]});
+            const int64_t n[2] = {CLV_MIN(TILE, width - j), CLV_MIN(TILE, rows[1] - i)};
+            const int64_t from = j * height + rows[0] + i, to = i * width + j;
+            if (size == sizeof(float))
+                transpose((float *)dense + to, width, (const float *)local + from, height, n);
             else
-                transpose(a, height, b, width, n);
+                transpose_halves((uint16_t *)dense + to, width, (const uint16_t *)local + from, height, n);
         }
 }
 
-void clv_piece_turn(clv_rect rect, const int64_t rows[2], float *local, float *dense)
+static void turn_back(clv_rect rect, const int64_t rows[2], float *local, const float *dense)
 {
-    turn(rect, rows, local, dense, true);
+    const int64_t height = rect.n[0], width = rect.n[1];
+    for (int64_t i = 0; i < rows[1]; i += TILE)
+        for (int64_t j = 0; j < width; j += TILE)
+            transpose(local + j * height + rows[0] + i, height, dense + i * width + j, width,
+                      (int64_t[]){CLV_MIN(TILE, rows[1] - i), CLV_MIN(TILE, width - j)});
 }
 
 void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)
 {
     if (piece->transposed)
-        turn(rect, rows, local, dense, false);
+        turn_back(rect, rows, local, dense);
     else
         memcpy(local + rows[0] * rect.n[1], dense, (size_t)(rows[1] * rect.n[1]) * sizeof *dense);
 }

@@ -1,11 +1,12 @@
 /* checkpoint_gather.c - boxes of parameters travel to the rank that writes a tensor.
  *
- * Every rank walks the same list: entries, blocks of rows, pieces, ranks. Whoever speaks for a box that meets the rows
- * sends the common part, packed as it will stand in the file, and the owner puts it in place. Since all follow one
- * order, plain sends and receives cannot wait for each other in a circle.
+ * Every rank walks the same list: entries, blocks of rows, pieces, ranks. Whoever speaks for elements among the rows
+ * sends them in the file's order, and the owner puts them in place. Since all follow one order, plain sends and
+ * receives cannot wait for each other in a circle.
  *
  * Copies of a box (over dp, over tp for norms) are sent by one rank alone. What the distributed optimizer has split
- * over the data-parallel ranks is first joined on that rank. Padding of the vocabulary is in no box.
+ * over the data-parallel ranks comes from each of them, a run of the box's elements. Padding of the vocabulary is in
+ * no box.
  */
 #include "train/checkpoint_internal.h"
 
@@ -22,11 +23,15 @@ void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t
         g->room = clv_alloc(1, sizeof *g->room);
     const size_t ranks = (size_t)clv_comm_size(g->world), words = sizeof(clv_claim) / sizeof(int64_t);
     clv_claim *mine = clv_alloc(count, sizeof *mine);
-    for (size_t i = 0; i < count; i++)
-        mine[i] = (clv_claim){.box = clv_param_box(mesh, &params[i]),
-                              .holds = params[i].here && !params[i].copy,
-                              .speaks = clv_param_is_first(mesh, &params[i], CLV_WORLD),
-                              .shared = clv_param_is_shared(&params[i])};
+    for (size_t i = 0; i < count; i++) {
+        const clv_param *p = &params[i];
+        mine[i] = (clv_claim){.box = clv_param_box(mesh, p),
+                              .holds = p->here && !p->copy,
+                              .speaks = clv_param_is_first(mesh, p, CLV_WORLD),
+                              .shared = clv_param_is_shared(p)};
+        if (mine[i].shared && clv_param_is_first(mesh, p, CLV_WORLD & ~CLV_REPLICAS))
+            mine[i].part = clv_param_own(p);
+    }
     g->claims = clv_alloc(ranks * count, sizeof *g->claims);
     clv_all_gather(g->world, g->claims, mine, count * words, CLV_I64);
     free(mine);
@@ -40,23 +45,40 @@ void clv_gather_close(clv_gather *g)
     *g = (clv_gather){0};
 }
 
-int64_t clv_entry_rows_per_piece(const clv_entry *e)
+int64_t clv_entry_rows_in(const clv_entry *e, int64_t bytes)
 {
-    return CLV_MAX(CLV_PIECE_BYTES / (e->dim[1] * (int64_t)sizeof(float)), 1);
+    return CLV_MAX(bytes / (e->dim[1] * (int64_t)clv_dtype_size(e->dtype)), 1);
 }
+
+void clv_copy_wide(void *to, const void *from, size_t bytes)
+{
+    const size_t step = 1 << 16;
+#pragma omp parallel for
+    for (size_t at = 0; at < bytes; at += step)
+        memcpy((char *)to + at, (const char *)from + at, CLV_MIN(step, bytes - at));
+}
+
+/* ---- who sends what ---- */
 
 static const clv_claim *claim_of(const clv_gather *g, int rank, const clv_piece *piece)
 {
     return &g->claims[(size_t)rank * g->count + piece->number];
 }
 
-/* Who sends the box that `rank` speaks for: the owner, if it has a copy; -1 if `rank` does not speak. */
+/* The elements of its box that `rank` speaks for. */
+static clv_extent spoken(const clv_gather *g, const clv_piece *piece, int rank)
+{
+    const clv_claim *c = claim_of(g, rank, piece);
+    if (piece->own && c->shared)
+        return c->part;
+    return (clv_extent){0, c->speaks ? c->box.count[0] * c->box.count[1] : 0};
+}
+
+/* Who sends what `rank` speaks for: the owner, if it has a copy. */
 static int sender_of(const clv_gather *g, const clv_piece *piece, int rank, int owner)
 {
     const clv_claim *first = claim_of(g, rank, piece), *there = claim_of(g, owner, piece);
     const bool same = there->holds && memcmp(&first->box, &there->box, sizeof first->box) == 0;
-    if (!first->speaks)
-        return -1;
     return same && !(piece->own && first->shared) ? owner : rank;
 }
 
@@ -64,106 +86,130 @@ static bool sends(const clv_gather *g, const clv_piece *piece, int owner)
 {
     bool found = false;
     for (int rank = 0; rank < clv_comm_size(g->world); rank++)
-        found = found || sender_of(g, piece, rank, owner) == clv_comm_rank(g->world);
+        found =
+            found || (spoken(g, piece, rank).count > 0 && sender_of(g, piece, rank, owner) == clv_comm_rank(g->world));
     return found;
 }
 
-/* The whole shard, from all data-parallel ranks, on the first of them; NULL on the others. */
-static float *join(clv_gather *g, const clv_piece *piece, clv_buffer *buffer)
+bool clv_gather_is_local(const clv_gather *g, const clv_entry *e, int owner)
 {
-    const clv_param *p = piece->param;
-    clv_comm *replicas = clv_mesh_comm(g->cx->mesh, CLV_REPLICAS);
-    const int ranks = clv_comm_size(replicas), me = clv_comm_rank(replicas);
-    const int64_t n = clv_numel(p->bucket->w);
-    float *whole = clv_buffer_take(buffer, (size_t)clv_numel(p->w));
-    clv_to_host(g->cx, whole + clv_param_own(p).first, piece->local);
-    for (int r = 1; r < ranks; r++) {
-        const clv_extent part = clv_param_within(p, clv_share(n, ranks, r));
-        const size_t bytes = (size_t)part.count * sizeof *whole;
-        if (part.count > 0 && r == me)
-            clv_send(replicas, whole + part.first, bytes, 0, TAG);
-        if (part.count > 0 && me == 0)
-            clv_recv(replicas, whole + part.first, bytes, r, TAG);
+    bool local = true;
+    for (int i = 0; i < e->pieces; i++)
+        for (int rank = 0; rank < clv_comm_size(g->world); rank++)
+            local =
+                local && (spoken(g, &e->piece[i], rank).count == 0 || sender_of(g, &e->piece[i], rank, owner) == owner);
+    return local;
+}
+
+/* ---- before they travel ---- */
+
+size_t clv_gather_kept_bytes(const clv_gather *g, const clv_entry *e, int owner)
+{
+    clv_arena sum = clv_arena_counting("");
+    for (int i = 0; i < e->pieces; i++)
+        if (sends(g, &e->piece[i], owner))
+            clv_arena_push(&sum, clv_bytes(e->piece[i].local));
+    return sum.used;
+}
+
+void clv_gather_keep(clv_gather *g, clv_entry *e, int owner)
+{
+    for (int i = 0; i < e->pieces; i++) {
+        clv_piece *piece = &e->piece[i];
+        if (!sends(g, piece, owner))
+            continue;
+        const void *host = clv_host_memory(g->cx, piece->local);
+        void *kept = clv_arena_push(&g->room->kept, clv_bytes(piece->local));
+        if (host != NULL)
+            clv_copy_wide(kept, host, clv_bytes(piece->local));
+        else
+            clv_to_host(g->cx, kept, piece->local);
+        piece->kept = kept;
     }
-    return me == 0 ? whole : NULL;
 }
 
 /* A piece's elements on the host: where they are, or a copy. */
-static float *local_of(clv_gather *g, const clv_piece *piece, clv_buffer *buffer)
+static const void *local_of(clv_gather *g, const clv_piece *piece, clv_buffer *buffer)
 {
-    float *local = piece->local.dtype == CLV_F32 ? clv_host_memory(g->cx, piece->local) : NULL;
-    if (local == NULL) {
-        local = clv_buffer_take(buffer, (size_t)clv_numel(piece->local));
-        clv_to_floats(g->cx, local, piece->local);
-    }
-    return local;
+    const void *local = piece->kept != NULL ? piece->kept : clv_host_memory(g->cx, piece->local);
+    if (local != NULL)
+        return local;
+    void *copy = clv_buffer_take(buffer, clv_bytes(piece->local));
+    clv_to_host(g->cx, copy, piece->local);
+    return copy;
 }
 
 void clv_gather_begin(clv_gather *g, const clv_entry *e, int owner)
 {
     for (int i = 0; i < e->pieces; i++) {
         const clv_piece *piece = &e->piece[i];
-        g->local[i] = NULL;
-        if (piece->own && clv_param_is_shared(piece->param)) {
-            if (clv_param_is_first(g->cx->mesh, piece->param, CLV_WORLD & ~CLV_REPLICAS))
-                g->local[i] = join(g, piece, &g->room->local[i]);
-        } else if (sends(g, piece, owner)) {
-            g->local[i] = local_of(g, piece, &g->room->local[i]);
-        }
+        g->local[i] = sends(g, piece, owner) ? local_of(g, piece, &g->room->local[i]) : NULL;
+        CLV_CHECK(g->local[i] == NULL || piece->local.dtype == e->dtype, "%s: %s in a tensor of %s", e->name,
+                  clv_dtype_name(piece->local.dtype), clv_dtype_name(e->dtype));
     }
 }
 
-/* Dense rows to where they stand in the file's. */
-static void place_rows(float *to, int64_t stride, const float *from, int64_t width, int64_t rows)
+/* ---- one transfer ---- */
+
+typedef struct route {
+    int speaker, from, owner;
+} route;
+
+/* Elements of a rectangle, in its order, that lie dense, to their places in rows of the file's tensor, from row
+ * `top` on. */
+static void place(const clv_entry *e, clv_rect rect, clv_extent part, const char *dense, int64_t top, char *rows_out)
 {
-    const int64_t step = CLV_MAX((1 << 18) / width, 1);
-#pragma omp parallel for
-    for (int64_t first = 0; first < rows; first += step) {
-        const int64_t end = CLV_MIN(first + step, rows);
-        if (width == stride)
-            memcpy(to + first * stride, from + first * width, (size_t)((end - first) * width) * sizeof *to);
-        for (int64_t i = first; i < end && width < stride; i++)
-            memcpy(to + i * stride, from + i * width, (size_t)width * sizeof *to);
+    const int64_t width = rect.n[1], first = part.first / width, end = CLV_CEIL_DIV(part.first + part.count, width);
+    const size_t size = clv_dtype_size(e->dtype);
+#pragma omp parallel for if (part.count > 1 << 16)
+    for (int64_t i = first; i < end; i++) {
+        const int64_t begin = CLV_MAX(i * width, part.first), stop = CLV_MIN((i + 1) * width, part.first + part.count);
+        const int64_t to = (rect.at[0] + i - top) * e->dim[1] + rect.at[1] + begin - i * width;
+        memcpy(rows_out + (size_t)to * size, dense + (size_t)(begin - part.first) * size,
+               (size_t)(stop - begin) * size);
     }
 }
 
-/* What `from` has of the rows, to the owner and into place there. Rows that are whole in the file are received and
- * turned there at once, and no rows are packed that lie densely already. */
-static void transfer(clv_gather *g, const clv_entry *e, int index, const int route[3], const int64_t rows[2],
-                     float *rows_out)
+/* What a rank speaks for among the rows, to the owner and into place there. What is dense in the file as well is
+ * received, or turned, where it shall stand, and nothing is packed that lies densely already. */
+static void transfer(clv_gather *g, const clv_entry *e, int index, route way, const int64_t rows[2], char *rows_out)
 {
-    const int from = route[1], owner = route[2], me = clv_comm_rank(g->world);
+    const int me = clv_comm_rank(g->world);
     const clv_piece *piece = &e->piece[index];
-    const clv_rect rect = clv_piece_rect(piece, claim_of(g, route[0], piece)->box);
-    const int64_t first = CLV_MAX(rows[0], rect.at[0]), width = rect.n[1];
-    const int64_t n = CLV_MIN(rows[0] + rows[1], rect.at[0] + rect.n[0]) - first;
-    if (n <= 0 || width == 0 || (me != from && me != owner))
+    const clv_rect rect = clv_piece_rect(piece, claim_of(g, way.speaker, piece)->box);
+    const clv_extent all = spoken(g, piece, way.speaker);
+    const int64_t width = rect.n[1], row = CLV_MAX(rows[0], rect.at[0]) - rect.at[0];
+    const int64_t first = CLV_MAX(row * width, all.first);
+    const int64_t end =
+        CLV_MIN((CLV_MIN(rows[0] + rows[1], rect.at[0] + rect.n[0]) - rect.at[0]) * width, all.first + all.count);
+    if (first >= end || (me != way.from && me != way.owner))
         return;
-    float *place = me == owner ? rows_out + (first - rows[0]) * e->dim[1] + rect.at[1] : NULL;
-    float *dense = place;
-    if (me != owner || width < e->dim[1])
-        dense = clv_buffer_take(&g->room->wire, (size_t)(n * width));
-    const int64_t part[2] = {first - rect.at[0], n};
-    if (me == from && piece->transposed)
-        clv_piece_turn(rect, part, g->local[index], dense);
-    else if (me == from)
-        dense = g->local[index] + part[0] * width;
-    if (me == from && me != owner)
-        clv_send(g->world, dense, (size_t)(n * width) * sizeof *dense, owner, TAG);
-    if (me == owner && me != from)
-        clv_recv(g->world, dense, (size_t)(n * width) * sizeof *dense, from, TAG);
-    if (me == owner && dense != place)
-        place_rows(place, e->dim[1], dense, width, n);
+    const size_t size = clv_dtype_size(e->dtype), bytes = (size_t)(end - first) * size;
+    const bool dense = width == e->dim[1];
+    char *to = me == way.owner && dense ? rows_out + (size_t)((rect.at[0] - rows[0]) * width + first) * size : NULL;
+    const char *from = to;
+    if (to == NULL && (me != way.from || piece->transposed))
+        from = to = clv_buffer_take(&g->room->wire, bytes);
+    if (me == way.from && piece->transposed)
+        clv_piece_turn(rect, (int64_t[]){row, (end - first) / width}, size, g->local[index], to);
+    else if (me == way.from)
+        from = g->local[index] + (size_t)(first - all.first) * size;
+    if (me == way.from && me != way.owner)
+        clv_send(g->world, from, bytes, way.owner, TAG);
+    if (me == way.owner && me != way.from)
+        clv_recv(g->world, to, bytes, way.from, TAG);
+    if (me == way.owner && dense && from != to)
+        clv_copy_wide(to, from, bytes);
+    else if (me == way.owner && !dense)
+        place(e, rect, (clv_extent){first, end - first}, from, rows[0], rows_out);
 }
 
-void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], float *rows_out)
+void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], void *rows_out)
 {
     for (int i = 0; i < e->pieces; i++)
-        for (int rank = 0; rank < clv_comm_size(g->world); rank++) {
-            const int from = sender_of(g, &e->piece[i], rank, owner);
-            if (from >= 0)
-                transfer(g, e, i, (int[]){rank, from, owner}, rows, rows_out);
-        }
+        for (int rank = 0; rank < clv_comm_size(g->world); rank++)
+            if (spoken(g, &e->piece[i], rank).count > 0)
+                transfer(g, e, i, (route){rank, sender_of(g, &e->piece[i], rank, owner), owner}, rows, rows_out);
 }
 
 float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local, bool own)
@@ -172,15 +218,22 @@ float *clv_param_gather(clv_ctx *cx, const clv_param *p, clv_tensor local, bool 
     clv_gather_open(&g, cx, p, 1, NULL);
     const clv_entry e = {.dim = {p->whole[0], p->ndim > 1 ? p->whole[1] : 1},
                          .ndim = p->ndim,
+                         .dtype = local.dtype,
                          .piece = {{.param = p, .local = local, .own = own}},
                          .pieces = 1};
-    const int64_t step = clv_entry_rows_per_piece(&e);
-    float *whole = clv_comm_rank(g.world) == 0 ? clv_alloc((size_t)(e.dim[0] * e.dim[1]), sizeof *whole) : NULL;
+    const int64_t step = clv_entry_rows_in(&e, CLV_PIECE_BYTES), n = e.dim[0] * e.dim[1];
+    const size_t size = clv_dtype_size(e.dtype);
+    char *whole = clv_comm_rank(g.world) == 0 ? clv_alloc((size_t)n, size) : NULL;
     clv_gather_begin(&g, &e, 0);
     for (int64_t row = 0; row < e.dim[0]; row += step) {
         const int64_t rows[2] = {row, CLV_MIN(step, e.dim[0] - row)};
-        clv_gather_rows(&g, &e, 0, rows, whole != NULL ? whole + row * e.dim[1] : NULL);
+        clv_gather_rows(&g, &e, 0, rows, whole != NULL ? whole + (size_t)(row * e.dim[1]) * size : NULL);
     }
     clv_gather_close(&g);
-    return whole;
+    if (whole == NULL || e.dtype == CLV_F32)
+        return (float *)(void *)whole;
+    float *wide = clv_alloc((size_t)n, sizeof *wide);
+    clv_widen(wide, whole, e.dtype, (size_t)n);
+    free(whole);
+    return wide;
 }

@@ -12,11 +12,11 @@
 
 enum { PAGE = 4096 }; /* what a write past the page cache begins and ends at */
 
-float *clv_buffer_take(clv_buffer *buffer, size_t count)
+void *clv_buffer_take(clv_buffer *buffer, size_t bytes)
 {
-    if (count > buffer->count) {
+    if (bytes > buffer->bytes) {
         free(buffer->data);
-        *buffer = (clv_buffer){clv_alloc(count, sizeof(float)), count};
+        *buffer = (clv_buffer){clv_alloc(bytes, 1), bytes};
     }
     return buffer->data;
 }
@@ -26,18 +26,25 @@ static size_t image_bytes(const clv_output *o)
     return (size_t)CLV_CEIL_DIV(o->size, PAGE) * PAGE;
 }
 
-clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count)
+/* Touched, all of it. */
+static clv_status reserve(clv_arena *arena, const char *name, size_t bytes)
+{
+    if (bytes > arena->size) {
+        clv_arena_destroy(arena);
+        CLV_TRY(clv_arena_create(arena, name, bytes));
+        memset(arena->base, 0, bytes);
+    }
+    clv_arena_release(arena, 0);
+    return clv_ok();
+}
+
+clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count, size_t kept)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++)
         bytes += image_bytes(outputs[i]);
-    if (bytes > room->images.size) {
-        clv_arena_destroy(&room->images);
-        CLV_TRY(clv_arena_create(&room->images, "background saves", bytes));
-        memset(room->images.base, 0, bytes);
-    }
-    clv_arena_release(&room->images, 0);
-    return clv_ok();
+    CLV_TRY(reserve(&room->images, "files of a save in the background", bytes));
+    return reserve(&room->kept, "what a save in the background has yet to send", kept);
 }
 
 void clv_room_close(clv_room *room)
@@ -46,6 +53,7 @@ void clv_room_close(clv_room *room)
         return;
     clv_room_settle(room);
     clv_arena_destroy(&room->images);
+    clv_arena_destroy(&room->kept);
     for (int i = 0; i < CLV_ENTRY_PIECES; i++)
         free(room->local[i].data);
     free(room->wire.data);

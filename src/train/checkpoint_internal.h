@@ -8,6 +8,7 @@
 
 enum {
     CLV_PIECE_BYTES = 64 << 20, /* bytes of a message, of a write, of a checksum's block */
+    CLV_STEP_BYTES = 1 << 20,   /* of a tensor, that travel at once while a run goes on */
     CLV_SHARD = 256 << 20,      /* a catalog of fewer bytes is one file */
     CLV_FORMAT = 2,             /* of training/state.json */
     CLV_ENTRY_PIECES = 3,       /* q, k, v in one tensor */
@@ -21,6 +22,7 @@ typedef struct clv_piece { /* a parameter inside a file's tensor */
     const clv_param *param;
     size_t number;    /* of the parameter */
     clv_tensor local; /* what is saved and loaded: its weight, its master or a moment */
+    const void *kept; /* what `local` held when the save began; NULL: what it holds now */
     bool own;         /* local holds the elements that this rank updates, not the whole shard */
     bool transposed;
     int64_t offset; /* of the parameter's dim 0 */
@@ -61,8 +63,9 @@ typedef struct clv_rect { /* rows and columns of a file's tensor */
     int64_t at[2], n[2];
 } clv_rect;
 clv_rect clv_piece_rect(const clv_piece *piece, clv_box box);
-/* rows[1] rows from rows[0] on of the rectangle, between the local tensor's elements and a dense buffer. */
-void clv_piece_turn(clv_rect rect, const int64_t rows[2], float *local, float *dense); /* out of a transposed one */
+/* rows[1] rows from rows[0] on of the rectangle, between the local tensor's elements and a dense buffer. _turn: out of
+ * a transposed one, of elements of `size` bytes, 4 or 2. */
+void clv_piece_turn(clv_rect rect, const int64_t rows[2], size_t size, const void *local, void *dense);
 void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
 
 /* ---- checkpoint_read.c: tensors of files become what this rank holds, by all its threads ---- */
@@ -79,25 +82,27 @@ clv_status clv_weights_read(const clv_found *from, clv_extent elements, void *ra
 /* Every entry from its place in `found`. What this rank holds of them has undefined values after an error. */
 clv_status clv_catalog_read(clv_ctx *cx, const clv_catalog *catalog, const clv_found *found);
 
-/* ---- checkpoint_gather.c: boxes travel to the owner ---- */
+/* ---- checkpoint_gather.c: boxes travel to the owner, as the bytes that they are ---- */
 
 typedef struct clv_buffer { /* grows, and is used again */
-    float *data;
-    size_t count;
+    char *data;
+    size_t bytes;
 } clv_buffer;
-float *clv_buffer_take(clv_buffer *buffer, size_t count); /* at least so many; what was in it is lost */
+void *clv_buffer_take(clv_buffer *buffer, size_t bytes); /* at least so many; what was in it is lost */
 
 struct clv_room {
     clv_arena images;                                /* of the files that this rank writes */
-    clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way there */
+    clv_arena kept;                                  /* what it has yet to send */
+    clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way */
     clv_saving *pruned;                              /* the last one, which removes what is too old; NULL: none */
 };
 
 typedef struct clv_claim { /* what a rank holds of a parameter */
     clv_box box;
-    int64_t holds;  /* 0: nothing, or not for sure what the first rank of the box has */
-    int64_t speaks; /* 0: another rank sends the same box */
-    int64_t shared; /* what it updates is a part of that */
+    clv_extent part; /* of a box whose elements several replicas update: those that this rank sends */
+    int64_t holds;   /* 0: nothing, or not for sure what the first rank of the box has */
+    int64_t speaks;  /* 0: another rank sends the same box */
+    int64_t shared;  /* several replicas update it, each a part */
 } clv_claim;
 
 typedef struct clv_gather {
@@ -105,7 +110,7 @@ typedef struct clv_gather {
     clv_comm *world;
     clv_claim *claims; /* [rank][parameter] */
     size_t count;
-    float *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank sends nothing */
+    const char *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank sends nothing */
     clv_room *room;
     bool own_room;
 } clv_gather;
@@ -113,11 +118,16 @@ typedef struct clv_gather {
 /* room: buffers that are kept; NULL: until _close. Collective: world */
 void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t count, clv_room *room);
 void clv_gather_close(clv_gather *g);
+bool clv_gather_is_local(const clv_gather *g, const clv_entry *e, int owner); /* the owner has all of the entry */
+/* What this rank will send of the entry is copied to the room, and later sent from there; the bytes that takes. */
+void clv_gather_keep(clv_gather *g, clv_entry *e, int owner);
+size_t clv_gather_kept_bytes(const clv_gather *g, const clv_entry *e, int owner);
 void clv_gather_begin(clv_gather *g, const clv_entry *e, int owner);
-/* Rows of the entry's tensor, at most CLV_PIECE_BYTES bytes or one row, into `rows_out` on the owner. Collective:
- * world. */
-void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], float *rows_out);
-int64_t clv_entry_rows_per_piece(const clv_entry *e);
+/* Rows of the entry's tensor into `rows_out` on the owner. Collective: world; nobody but the owner is needed where the
+ * entry is local. */
+void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], void *rows_out);
+int64_t clv_entry_rows_in(const clv_entry *e, int64_t bytes); /* at least one */
+void clv_copy_wide(void *to, const void *from, size_t bytes); /* by all threads */
 
 /* ---- checkpoint_disk.c: every change of the disk asks first, so that a test can refuse the k-th, or all from the k-th
  * on, as a crash would ---- */
@@ -159,15 +169,29 @@ typedef struct clv_output { /* the file that a rank owns; without tensors: none 
 /* What of a catalog this rank will write; the disk is not touched. */
 void clv_output_open(clv_output *o, const clv_catalog *catalog, int rank, const char *folder, const clv_disk *disk);
 void clv_output_close(clv_output *o);
-/* The tensors of a catalog into their files, or into the images that clv_output_place made. Every rank takes part to
- * the end, whatever fails; the status is this rank's own. Collective: world. */
+/* The tensors of a catalog into their files. Every rank takes part to the end, whatever fails; the status is this
+ * rank's own. Collective: world. */
 clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o);
+
+typedef struct clv_walk { /* how far a catalog is written; zero at first */
+    size_t tensor;        /* of each file */
+    int file;
+    int64_t row;
+} clv_walk;
+
+/* The same into images, in parts. _take: tensors that need no other rank, and copies of what has yet to be sent; after
+ * it the parameters may change. _has_more: is a tensor left that does? The walk stands there then. _step: a block of
+ * it. Collective: world, _step. */
+void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o);
+bool clv_catalog_has_more(const clv_catalog *catalog, const clv_gather *g, clv_walk *walk);
+void clv_catalog_step(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk);
+size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g);
 clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folder, const clv_disk *disk);
 
 /* ---- checkpoint_image.c ---- */
 
 void clv_room_settle(clv_room *room); /* waits for that thread */
-clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count);
+clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count, size_t kept);
 void clv_output_place(clv_output *o, clv_room *room);
 clv_status clv_output_write(const clv_output *o); /* the image, if there is one; nothing communicates */
 

@@ -66,80 +66,125 @@ static void file_close(clv_output *o)
         o->status = finished;
 }
 
-/* Bytes of a tensor from `offset` on; in an image they may stand there already. */
+/* Bytes of a tensor from `offset` on; in an image they stand already. */
 static void output_put(clv_output *o, size_t slot, uint64_t offset, const void *data, size_t bytes)
 {
-    if (o->image != NULL) {
-        char *to = o->image + o->at[slot] + offset;
-        if (to != data)
-            memcpy(to, data, bytes);
+    if (o->image != NULL)
         return;
-    }
     if (o->status.code == CLV_OK)
         o->status = clv_disk_permit(o->disk, "write", o->path);
     if (o->status.code == CLV_OK)
         o->status = clv_st_writer_put(o->writer, slot, offset, data, bytes);
 }
 
-/* Rounded to the type of the file, which is the type that the values came from: exact. In place: the result is no
- * longer.
- */
-static void narrow(clv_ctx *cx, clv_dtype dtype, float *values, int64_t n)
+/* Where the owner collects rows: in the image itself, if there is one. */
+static void *rows_place(const clv_output *o, clv_gather *g, size_t slot, size_t offset, size_t bytes)
 {
-    enum { AT_ONCE = 4096 };
-    for (int64_t at = 0; dtype != CLV_F32 && at < n; at += AT_ONCE) {
-        const size_t mark = clv_arena_mark(cx->temp);
-        const clv_tensor part = clv_new_as(cx->temp, dtype, CLV_MIN(AT_ONCE, n - at));
-        clv_from_floats(cx, part, values + at);
-        clv_to_host(cx, (char *)values + (size_t)at * clv_dtype_size(dtype), part);
-        clv_arena_release(cx->temp, mark);
-    }
+    return o->image != NULL ? o->image + o->at[slot] + offset : clv_buffer_take(&g->room->block, bytes);
 }
 
-/* Where the owner collects rows: in the image itself, when that holds them as they come. */
-static float *rows_place(const clv_output *o, clv_gather *g, const clv_entry *e, size_t slot, const int64_t rows[2])
-{
-    if (o->image == NULL || e->dtype != CLV_F32)
-        return clv_buffer_take(&g->room->block, (size_t)(rows[1] * e->dim[1]));
-    return (float *)(void *)(o->image + o->at[slot]) + rows[0] * e->dim[1];
-}
-
-static void write_entry(clv_output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e)
+/* Rows of a tensor, at most `most` of them. */
+static void write_rows(clv_output *o, clv_gather *g, const clv_catalog *catalog, const clv_entry *e, int64_t row,
+                       int64_t most)
 {
     const int owner = clv_catalog_owner(catalog, e->file);
-    const bool mine = owner == clv_comm_rank(g->world);
-    const int64_t step = clv_entry_rows_per_piece(e);
+    const int64_t rows[2] = {row, CLV_MIN(most, e->dim[0] - row)};
     const size_t slot = (size_t)(e - catalog->entry) - first_of(catalog, e->file);
-    const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype);
-    clv_gather_begin(g, e, owner);
-    for (int64_t row = 0; row < e->dim[0]; row += step) {
-        const int64_t rows[2] = {row, CLV_MIN(step, e->dim[0] - row)};
-        float *place = mine ? rows_place(o, g, e, slot, rows) : NULL;
-        clv_gather_rows(g, e, owner, rows, place);
-        if (mine)
-            narrow(g->cx, e->dtype, place, rows[1] * e->dim[1]);
-        if (mine)
-            output_put(o, slot, (uint64_t)row * width, place, (size_t)rows[1] * width);
-    }
+    const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype), bytes = (size_t)rows[1] * width;
+    const bool mine = owner == clv_comm_rank(g->world);
+    void *place = mine ? rows_place(o, g, slot, (size_t)row * width, bytes) : NULL;
+    if (row == 0)
+        clv_gather_begin(g, e, owner);
+    clv_gather_rows(g, e, owner, rows, place);
+    if (mine)
+        output_put(o, slot, (uint64_t)row * width, place, bytes);
+}
+
+/* ---- the walk ---- */
+
+/* The entry at which a walk stands; NULL at the end. */
+static clv_entry *walk_entry(const clv_catalog *catalog, clv_walk *walk)
+{
+    for (; walk->tensor < catalog->count; walk->tensor++, walk->file = 0)
+        for (; walk->file < catalog->files; walk->file++) {
+            const size_t at = first_of(catalog, walk->file) + walk->tensor;
+            if (at < first_of(catalog, walk->file + 1))
+                return &catalog->entry[at];
+        }
+    return NULL;
+}
+
+static void walk_on(clv_walk *walk)
+{
+    walk->file++;
+    walk->row = 0;
+}
+
+static bool is_local(const clv_catalog *catalog, const clv_gather *g, const clv_entry *e)
+{
+    return clv_gather_is_local(g, e, clv_catalog_owner(catalog, e->file));
+}
+
+static void write_block(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk, int64_t block)
+{
+    const clv_entry *e = walk_entry(catalog, walk);
+    const int64_t most = clv_entry_rows_in(e, block);
+    write_rows(o, g, catalog, e, walk->row, most);
+    walk->row += most;
+    if (walk->row >= e->dim[0])
+        walk_on(walk);
 }
 
 clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o)
 {
-    const bool file = o->tensors != NULL && o->image == NULL;
-    if (file && o->status.code == CLV_OK)
+    clv_walk walk = {0};
+    if (o->tensors != NULL && o->status.code == CLV_OK)
         file_create(o);
-    for (size_t k = 0, wrote = 0; wrote < catalog->count; k++) {
-        for (int f = 0; f < catalog->files; f++) {
-            const size_t at = first_of(catalog, f) + k;
-            if (at >= first_of(catalog, f + 1))
-                continue;
-            write_entry(o, g, catalog, &catalog->entry[at]);
-            wrote++;
-        }
-    }
-    if (file)
+    while (walk_entry(catalog, &walk) != NULL)
+        write_block(catalog, g, o, &walk, CLV_PIECE_BYTES);
+    if (o->tensors != NULL)
         file_close(o);
     return o->status;
+}
+
+void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o)
+{
+    clv_entry *e;
+    for (clv_walk walk = {0}; (e = walk_entry(catalog, &walk)) != NULL;) {
+        const int owner = clv_catalog_owner(catalog, e->file);
+        const bool local = is_local(catalog, g, e);
+        if (local && owner == clv_comm_rank(g->world)) {
+            write_block(catalog, g, o, &walk, CLV_PIECE_BYTES);
+            continue;
+        }
+        if (!local)
+            clv_gather_keep(g, e, owner);
+        walk_on(&walk);
+    }
+}
+
+bool clv_catalog_has_more(const clv_catalog *catalog, const clv_gather *g, clv_walk *walk)
+{
+    const clv_entry *e;
+    while ((e = walk_entry(catalog, walk)) != NULL && is_local(catalog, g, e))
+        walk_on(walk);
+    return e != NULL;
+}
+
+void clv_catalog_step(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk)
+{
+    write_block(catalog, g, o, walk, CLV_STEP_BYTES);
+}
+
+size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < catalog->count; i++) {
+        const clv_entry *e = &catalog->entry[i];
+        if (!is_local(catalog, g, e))
+            bytes += clv_gather_kept_bytes(g, e, clv_catalog_owner(catalog, e->file));
+    }
+    return bytes;
 }
 
 /* Only a catalog of several files has one: {"metadata":{"total_size":...},"weight_map":{"NAME":"FILE",...}} */

@@ -175,14 +175,18 @@ typedef struct clv_checkpoint { /* what is saved and loaded; pointers are borrow
 /* ROOT/iter_%07d, then ROOT/latest by rename; at any instant of a crash the one before stays usable. keep_last > 0
  * removes older ones afterwards. Collective: world. Errors: agreed on by all ranks. */
 clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_t keep_last);
-/* Memory for saves of this in the background: of the files that this rank will write. Collective: world. */
+/* Memory for saves of this in the background: of the files that this rank will write, and of what it will send to
+ * others'. Collective: world. */
 clv_status clv_room_open(clv_room **out, const clv_checkpoint *c);
 void clv_room_close(clv_room *room);
-/* The same in the background: _begin gathers into memory and starts a thread that calls no MPI; the run goes on, with
- * config, options and names that stay; _end waits for the threads and publishes. Until then the one before is `latest`.
- * _written: has this rank's thread done its part? Collective, but for that: world. */
+/* The same in the background: _begin copies what this rank holds, and the run goes on, with config, options and names
+ * that stay. _advance, now and then, lets the copies travel to the ranks that write them, until `seconds` have passed
+ * on rank 0; when all have arrived a thread goes on that calls no MPI. _end does what is left, waits for the threads
+ * and publishes. Until then the one before is `latest`. _written: has this rank's thread done its part? Collective, but
+ * for that: world. */
 typedef struct clv_saving clv_saving;
 clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last);
+void clv_checkpoint_advance(clv_saving *saving, double seconds);
 bool clv_checkpoint_written(const clv_saving *saving);
 clv_status clv_checkpoint_end(clv_saving **saving);
 /* Finds what `path` means: a root with `latest`, an iter_ folder, or a plain Hugging Face folder. out holds 4096 bytes.

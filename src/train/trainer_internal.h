@@ -50,6 +50,7 @@ typedef struct clv_trainer {
     clv_saving *saving; /* a checkpoint on its way; NULL: none */
     int64_t saving_iteration;
     double waited; /* seconds that it took from the run */
+    double took;   /* of the last iteration, without what came after its update */
     clv_scaler_rules scaling;
     clv_report report;
     int64_t process; /* resident bytes before the arenas were made */
