@@ -59,7 +59,7 @@ static clv_status evaluate(clv_trainer *t)
 /* A checkpoint that was begun goes on, in so much of an iteration's time that no one is felt. */
 static void save_advance(clv_trainer *t)
 {
-    static const double share = 0.05;
+    static const double share = 0.03;
     if (t->saving == NULL || t->saving_iteration == t->progress.iteration)
         return;
     const double start = clv_seconds();
