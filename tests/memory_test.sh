@@ -35,6 +35,7 @@ expect 1 2 --micro-batch-size 4
 expect 1 1 --micro-batch-size 4 --bf16
 expect 1 1 --micro-batch-size 32 --num-layers 1 # more than the fixed part lies in an evaluation that is not asked for
 expect 2 1 --micro-batch-size 4 --tensor-model-parallel-size 2 --sequence-parallel
+expect 2 1 --micro-batch-size 4 --tensor-model-parallel-size 2 --save saved --async-save --save-interval 1
 expect 2 1 --micro-batch-size 2 --global-batch-size 8 --use-distributed-optimizer --overlap-grad-reduce
 expect 2 1 --micro-batch-size 2 --global-batch-size 8 --pipeline-model-parallel-size 2
 exit $failed

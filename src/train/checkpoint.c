@@ -359,8 +359,6 @@ clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
     const clv_status status = clv_comm_agree(s->world, reserve(s, *out, &s->gather));
     clv_gather_close(&s->gather);
     saving_close(s, clv_ok());
-    clv_log(CLV_LOG_INFO, "memory of saves in the background: %.1f MiB",
-            (double)((*out)->images.size + (*out)->kept.size) / 1048576.0);
     return status;
 }
 

@@ -47,6 +47,11 @@ clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], s
     return reserve(&room->kept, "what a save in the background has yet to send", kept);
 }
 
+size_t clv_room_bytes(const clv_room *room)
+{
+    return room->images.size + room->kept.size;
+}
+
 void clv_room_close(clv_room *room)
 {
     if (room == NULL)

@@ -178,6 +178,7 @@ clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_
 /* Memory for saves of this in the background: of the files that this rank will write, and of what it will send to
  * others'. Collective: world. */
 clv_status clv_room_open(clv_room **out, const clv_checkpoint *c);
+size_t clv_room_bytes(const clv_room *room);
 void clv_room_close(clv_room *room);
 /* The same in the background: _begin copies what this rank holds, and the run goes on, with config, options and names
  * that stay. _advance, now and then, lets the copies travel to the ranks that write them, until `seconds` have passed

@@ -322,10 +322,23 @@ static clv_status weights_open(clv_trainer *t, const char *folder, bool resumabl
     return clv_ok();
 }
 
-static void start_report(const clv_trainer *t)
+static void memory_report(const clv_trainer *t)
 {
     const clv_engine_bytes *p = &t->engine.planned;
-    const double mib = 1048576.0;
+    const double mib = 1048576.0, saves = t->room != NULL ? (double)clv_room_bytes(t->room) : 0.0;
+    char behind[64] = "";
+    if (t->room != NULL)
+        snprintf(behind, sizeof behind, " + saves in the background %.1f", saves / mib);
+    clv_log(CLV_LOG_INFO,
+            "memory a rank: %.1f MiB = weights %.1f + gradients %.1f + optimizer %.1f + activations %.1f + "
+            "scratch %.1f + program and data %.1f%s",
+            ((double)clv_engine_total(p) + (double)t->process + saves) / mib, (double)p->weights / mib,
+            (double)p->grads / mib, (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib,
+            (double)t->process / mib, behind);
+}
+
+static void start_report(const clv_trainer *t)
+{
     const int64_t b = t->options->micro_batch_size, dp = clv_mesh_size(t->rt.mesh, CLV_DP);
     const int64_t all = clv_engine_parameters(&t->engine, false), decayed = clv_engine_parameters(&t->engine, true);
     clv_log(CLV_LOG_INFO,
@@ -348,11 +361,7 @@ static void start_report(const clv_trainer *t)
         clv_log(CLV_LOG_INFO, "the batch grows: %lld samples an iteration at first, %lld from %lld samples on",
                 (long long)t->batches.step[0].size, (long long)t->global_batch,
                 (long long)t->batches.step[t->batches.count - 1].from);
-    clv_log(CLV_LOG_INFO,
-            "memory a rank: %.1f MiB = weights %.1f + gradients %.1f + optimizer %.1f + activations %.1f + "
-            "scratch %.1f + program and data %.1f",
-            ((double)clv_engine_total(p) + (double)t->process) / mib, (double)p->weights / mib, (double)p->grads / mib,
-            (double)p->moments / mib, (double)p->save / mib, (double)p->temp / mib, (double)t->process / mib);
+    memory_report(t);
 }
 
 static clv_status schedule_report(const clv_trainer *t)
