@@ -14,7 +14,6 @@
  */
 #include "train/checkpoint_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +40,7 @@ struct clv_saving {
     bool later;                   /* the thread writes the tensors, from memory */
     clv_output weights_out, moments_out;
     clv_gather gather; /* while something travels */
-    clv_walk weights_walk, moments_walk;
+    clv_walk *weights_walks, *moments_walks;
     clv_text sums;     /* of the files that this rank wrote, as members of one object */
     clv_status status; /* of this rank */
     clv_task *behind;  /* the part that is under way */
@@ -236,12 +235,21 @@ static void gather_first(save *s)
     clv_output_place(&s->moments_out, s->c.room);
     clv_catalog_take(&s->weights, &s->gather, &s->weights_out);
     clv_catalog_take(&s->moments, &s->gather, &s->moments_out);
+    s->weights_walks = clv_catalog_walks(&s->weights);
+    s->moments_walks = clv_catalog_walks(&s->moments);
     s->status = s->weights_out.status.code != CLV_OK ? s->weights_out.status : s->moments_out.status;
+}
+
+static void gather_open(save *s, clv_room *room)
+{
+    clv_gather_open(&s->gather, s->c.cx, s->c.params, s->c.param_count, room);
+    clv_gather_survey(&s->gather, &s->weights);
+    clv_gather_survey(&s->gather, &s->moments);
 }
 
 static clv_status gather(save *s)
 {
-    clv_gather_open(&s->gather, s->c.cx, s->c.params, s->c.param_count, s->c.room);
+    gather_open(s, s->c.room);
     clv_status ready = is_writer(s) ? prepare(s) : clv_ok();
     if (s->later && ready.code == CLV_OK)
         ready = reserve(s, s->c.room, &s->gather);
@@ -324,6 +332,8 @@ static clv_status saving_close(save *s, clv_status status)
     clv_catalog_free(&s->weights);
     clv_catalog_free(&s->moments);
     clv_text_free(&s->sums);
+    free(s->weights_walks);
+    free(s->moments_walks);
     free(s);
     return told;
 }
@@ -355,7 +365,7 @@ clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
     save *s;
     CLV_TRY(saving_open(&s, c, "", &(clv_disk){.shard = CLV_SHARD}));
     *out = clv_alloc(1, sizeof **out);
-    clv_gather_open(&s->gather, c->cx, c->params, c->param_count, *out);
+    gather_open(s, *out);
     const clv_status status = clv_comm_agree(s->world, reserve(s, *out, &s->gather));
     clv_gather_close(&s->gather);
     saving_close(s, clv_ok());
@@ -371,31 +381,22 @@ void clv_room_settle(clv_room *room)
     room->pruned = NULL;
 }
 
-static bool weights_left(save *s)
-{
-    return clv_catalog_has_more(&s->weights, &s->gather, &s->weights_walk);
-}
-
-static bool moments_left(save *s)
-{
-    return clv_catalog_has_more(&s->moments, &s->gather, &s->moments_walk);
-}
-
 /* When all is here the thread takes over. */
 static void hand_over(save *s)
 {
-    if (weights_left(s) || moments_left(s))
+    if (clv_catalog_has_more(&s->weights, s->weights_walks) || clv_catalog_has_more(&s->moments, s->moments_walks))
         return;
     clv_gather_close(&s->gather);
     s->behind = clv_task_start(work, s);
 }
 
-static void exchange_block(save *s)
+static void exchange_round(save *s)
 {
-    if (weights_left(s))
-        clv_catalog_step(&s->weights, &s->gather, &s->weights_out, &s->weights_walk);
+    if (clv_catalog_has_more(&s->weights, s->weights_walks))
+        clv_catalog_round(&s->weights, &s->gather, &s->weights_out, s->weights_walks);
     else
-        clv_catalog_step(&s->moments, &s->gather, &s->moments_out, &s->moments_walk);
+        clv_catalog_round(&s->moments, &s->gather, &s->moments_out, s->moments_walks);
+    hand_over(s);
 }
 
 clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
@@ -425,8 +426,7 @@ void clv_checkpoint_advance(clv_saving *saving, double seconds)
     const double start = clv_seconds();
     bool on = true;
     while (saving->behind == NULL && on) {
-        exchange_block(saving);
-        hand_over(saving);
+        exchange_round(saving);
         on = clv_comm_decide(saving->world, clv_seconds() - start < seconds ? 1.0 : 0.0) > 0.0;
     }
 }
@@ -440,7 +440,8 @@ clv_status clv_checkpoint_end(clv_saving **saving)
 {
     save *s = *saving;
     *saving = NULL;
-    clv_checkpoint_advance(s, INFINITY);
+    while (s->behind == NULL)
+        exchange_round(s);
     clv_task_end(s->behind);
     const clv_status status = finish(s);
     if (status.code != CLV_OK)

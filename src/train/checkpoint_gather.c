@@ -91,7 +91,7 @@ static bool sends(const clv_gather *g, const clv_piece *piece, int owner)
     return found;
 }
 
-bool clv_gather_is_local(const clv_gather *g, const clv_entry *e, int owner)
+static bool is_local(const clv_gather *g, const clv_entry *e, int owner)
 {
     bool local = true;
     for (int i = 0; i < e->pieces; i++)
@@ -99,6 +99,18 @@ bool clv_gather_is_local(const clv_gather *g, const clv_entry *e, int owner)
             local =
                 local && (spoken(g, &e->piece[i], rank).count == 0 || sender_of(g, &e->piece[i], rank, owner) == owner);
     return local;
+}
+
+void clv_gather_survey(const clv_gather *g, clv_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->count; i++) {
+        clv_entry *e = &catalog->entry[i];
+        const int owner = clv_catalog_owner(catalog, e->file);
+        e->local = is_local(g, e, owner);
+        e->sends = false;
+        for (int k = 0; k < e->pieces; k++)
+            e->sends = e->sends || sends(g, &e->piece[k], owner);
+    }
 }
 
 /* ---- before they travel ---- */
@@ -128,25 +140,23 @@ void clv_gather_keep(clv_gather *g, clv_entry *e, int owner)
     }
 }
 
-/* A piece's elements on the host: where they are, or a copy. */
-static const void *local_of(clv_gather *g, const clv_piece *piece, clv_buffer *buffer)
-{
-    const void *local = piece->kept != NULL ? piece->kept : clv_host_memory(g->cx, piece->local);
-    if (local != NULL)
-        return local;
-    void *copy = clv_buffer_take(buffer, clv_bytes(piece->local));
-    clv_to_host(g->cx, copy, piece->local);
-    return copy;
-}
-
 void clv_gather_begin(clv_gather *g, const clv_entry *e, int owner)
 {
     for (int i = 0; i < e->pieces; i++) {
         const clv_piece *piece = &e->piece[i];
-        g->local[i] = sends(g, piece, owner) ? local_of(g, piece, &g->room->local[i]) : NULL;
-        CLV_CHECK(g->local[i] == NULL || piece->local.dtype == e->dtype, "%s: %s in a tensor of %s", e->name,
-                  clv_dtype_name(piece->local.dtype), clv_dtype_name(e->dtype));
+        if (sends(g, piece, owner) && clv_host_memory(g->cx, piece->local) == NULL)
+            clv_to_host(g->cx, clv_buffer_take(&g->room->local[i], clv_bytes(piece->local)), piece->local);
     }
+}
+
+/* A piece's elements on the host: what was kept of them, where they are, or the copy that _begin has made. */
+static const char *local_of(const clv_gather *g, const clv_entry *e, int index)
+{
+    const clv_piece *piece = &e->piece[index];
+    const void *local = piece->kept != NULL ? piece->kept : clv_host_memory(g->cx, piece->local);
+    CLV_CHECK(piece->local.dtype == e->dtype, "%s: %s in a tensor of %s", e->name, clv_dtype_name(piece->local.dtype),
+              clv_dtype_name(e->dtype));
+    return local != NULL ? local : g->room->local[index].data;
 }
 
 /* ---- one transfer ---- */
@@ -191,9 +201,9 @@ static void transfer(clv_gather *g, const clv_entry *e, int index, route way, co
     if (to == NULL && (me != way.from || piece->transposed))
         from = to = clv_buffer_take(&g->room->wire, bytes);
     if (me == way.from && piece->transposed)
-        clv_piece_turn(rect, (int64_t[]){row, (end - first) / width}, size, g->local[index], to);
+        clv_piece_turn(rect, (int64_t[]){row, (end - first) / width}, size, local_of(g, e, index), to);
     else if (me == way.from)
-        from = g->local[index] + (size_t)(first - all.first) * size;
+        from = local_of(g, e, index) + (size_t)(first - all.first) * size;
     if (me == way.from && me != way.owner)
         clv_send(g->world, from, bytes, way.owner, TAG);
     if (me == way.owner && me != way.from)

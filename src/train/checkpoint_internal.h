@@ -8,7 +8,7 @@
 
 enum {
     CLV_PIECE_BYTES = 64 << 20, /* bytes of a message, of a write, of a checksum's block */
-    CLV_STEP_BYTES = 1 << 20,   /* of a tensor, that travel at once while a run goes on */
+    CLV_ROUND_BYTES = 1 << 20,  /* of a file, that travel at once while a run goes on */
     CLV_SHARD = 256 << 20,      /* a catalog of fewer bytes is one file */
     CLV_FORMAT = 2,             /* of training/state.json */
     CLV_ENTRY_PIECES = 3,       /* q, k, v in one tensor */
@@ -36,6 +36,10 @@ typedef struct clv_entry { /* a file's tensor */
     clv_piece piece[CLV_ENTRY_PIECES];
     int pieces;
     int file;
+    /* clv_gather_survey: */
+    bool local; /* the rank that writes it has all of it */
+    bool sends; /* this rank sends some of it, perhaps to itself */
+    bool done;  /* it stands in its image */
 } clv_entry;
 
 typedef struct clv_catalog {
@@ -93,7 +97,7 @@ void *clv_buffer_take(clv_buffer *buffer, size_t bytes); /* at least so many; wh
 struct clv_room {
     clv_arena images;                                /* of the files that this rank writes */
     clv_arena kept;                                  /* what it has yet to send */
-    clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way */
+    clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way; local: what a device has of an entry */
     clv_saving *pruned;                              /* the last one, which removes what is too old; NULL: none */
 };
 
@@ -110,7 +114,6 @@ typedef struct clv_gather {
     clv_comm *world;
     clv_claim *claims; /* [rank][parameter] */
     size_t count;
-    const char *local[CLV_ENTRY_PIECES]; /* on the host, of the current entry; NULL where this rank sends nothing */
     clv_room *room;
     bool own_room;
 } clv_gather;
@@ -118,13 +121,13 @@ typedef struct clv_gather {
 /* room: buffers that are kept; NULL: until _close. Collective: world */
 void clv_gather_open(clv_gather *g, clv_ctx *cx, const clv_param *params, size_t count, clv_room *room);
 void clv_gather_close(clv_gather *g);
-bool clv_gather_is_local(const clv_gather *g, const clv_entry *e, int owner); /* the owner has all of the entry */
+void clv_gather_survey(const clv_gather *g, clv_catalog *catalog); /* who sends what */
 /* What this rank will send of the entry is copied to the room, and later sent from there; the bytes that takes. */
 void clv_gather_keep(clv_gather *g, clv_entry *e, int owner);
 size_t clv_gather_kept_bytes(const clv_gather *g, const clv_entry *e, int owner);
+/* Before the first rows of an entry that is not kept. */
 void clv_gather_begin(clv_gather *g, const clv_entry *e, int owner);
-/* Rows of the entry's tensor into `rows_out` on the owner. Collective: world; nobody but the owner is needed where the
- * entry is local. */
+/* Rows of the entry's tensor into `rows_out` on the owner. Collective: the owner and the ranks that send. */
 void clv_gather_rows(clv_gather *g, const clv_entry *e, int owner, const int64_t rows[2], void *rows_out);
 int64_t clv_entry_rows_in(const clv_entry *e, int64_t bytes); /* at least one */
 void clv_copy_wide(void *to, const void *from, size_t bytes); /* by all threads */
@@ -173,18 +176,17 @@ void clv_output_close(clv_output *o);
  * rank's own. Collective: world. */
 clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o);
 
-typedef struct clv_walk { /* how far a catalog is written; zero at first */
-    size_t tensor;        /* of each file */
-    int file;
+/* The same into images, in parts. _take: tensors that need no other rank, and copies of what has yet to be sent; after
+ * it the parameters may change. Then the others travel in rounds, a block of each file: `walks` say how far each file
+ * is. _has_more: is something left? Collective: world, _round. */
+typedef struct clv_walk {
+    size_t at, end; /* entries of the file that are left */
     int64_t row;
 } clv_walk;
-
-/* The same into images, in parts. _take: tensors that need no other rank, and copies of what has yet to be sent; after
- * it the parameters may change. _has_more: is a tensor left that does? The walk stands there then. _step: a block of
- * it. Collective: world, _step. */
+clv_walk *clv_catalog_walks(const clv_catalog *catalog); /* to be freed */
 void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o);
-bool clv_catalog_has_more(const clv_catalog *catalog, const clv_gather *g, clv_walk *walk);
-void clv_catalog_step(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk);
+bool clv_catalog_has_more(const clv_catalog *catalog, clv_walk *walks);
+void clv_catalog_round(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walks);
 size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g);
 clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folder, const clv_disk *disk);
 

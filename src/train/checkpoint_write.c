@@ -1,6 +1,7 @@
 /* checkpoint_write.c - a catalog's tensors into their files, each file by one rank.
  *
- * The files advance together (the first tensor of each, the second of each, ...), so that owners write side by side.
+ * The files advance together (the first tensor of each, the second of each, ...; in the background the first block of
+ * each, ...), so that owners write side by side. All ranks keep this order, and leave out what does not concern them.
  * A rank whose disk fails goes on receiving: the others must not wait for it.
  */
 #include "train/checkpoint_internal.h"
@@ -93,8 +94,6 @@ static void write_rows(clv_output *o, clv_gather *g, const clv_catalog *catalog,
     const size_t width = (size_t)e->dim[1] * clv_dtype_size(e->dtype), bytes = (size_t)rows[1] * width;
     const bool mine = owner == clv_comm_rank(g->world);
     void *place = mine ? rows_place(o, g, slot, (size_t)row * width, bytes) : NULL;
-    if (row == 0)
-        clv_gather_begin(g, e, owner);
     clv_gather_rows(g, e, owner, rows, place);
     if (mine)
         output_put(o, slot, (uint64_t)row * width, place, bytes);
@@ -102,78 +101,91 @@ static void write_rows(clv_output *o, clv_gather *g, const clv_catalog *catalog,
 
 /* ---- the walk ---- */
 
+clv_walk *clv_catalog_walks(const clv_catalog *catalog)
+{
+    clv_walk *walks = clv_alloc((size_t)catalog->files, sizeof *walks);
+    for (size_t i = 0; i < catalog->count; i++) {
+        clv_walk *walk = &walks[catalog->entry[i].file];
+        walk->at = walk->end == 0 ? i : walk->at;
+        walk->end = i + 1;
+    }
+    return walks;
+}
+
 /* The entry at which a walk stands; NULL at the end. */
-static clv_entry *walk_entry(const clv_catalog *catalog, clv_walk *walk)
+static const clv_entry *entry_of(const clv_catalog *catalog, clv_walk *walk)
 {
-    for (; walk->tensor < catalog->count; walk->tensor++, walk->file = 0)
-        for (; walk->file < catalog->files; walk->file++) {
-            const size_t at = first_of(catalog, walk->file) + walk->tensor;
-            if (at < first_of(catalog, walk->file + 1))
-                return &catalog->entry[at];
-        }
-    return NULL;
+    while (walk->at < walk->end && catalog->entry[walk->at].done)
+        walk->at++;
+    return walk->at < walk->end ? &catalog->entry[walk->at] : NULL;
 }
 
-static void walk_on(clv_walk *walk)
+static bool concerns(const clv_catalog *catalog, const clv_gather *g, const clv_entry *e)
 {
-    walk->file++;
-    walk->row = 0;
+    return e->sends || clv_catalog_owner(catalog, e->file) == clv_comm_rank(g->world);
 }
 
-static bool is_local(const clv_catalog *catalog, const clv_gather *g, const clv_entry *e)
+static void write_entry(const clv_catalog *catalog, clv_gather *g, clv_output *o, const clv_entry *e)
 {
-    return clv_gather_is_local(g, e, clv_catalog_owner(catalog, e->file));
+    const int64_t most = clv_entry_rows_in(e, CLV_PIECE_BYTES);
+    clv_gather_begin(g, e, clv_catalog_owner(catalog, e->file));
+    for (int64_t row = 0; row < e->dim[0]; row += most)
+        write_rows(o, g, catalog, e, row, most);
 }
 
-static void write_block(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk, int64_t block)
+bool clv_catalog_has_more(const clv_catalog *catalog, clv_walk *walks)
 {
-    const clv_entry *e = walk_entry(catalog, walk);
-    const int64_t most = clv_entry_rows_in(e, block);
-    write_rows(o, g, catalog, e, walk->row, most);
-    walk->row += most;
-    if (walk->row >= e->dim[0])
-        walk_on(walk);
+    bool more = false;
+    for (int f = 0; f < catalog->files; f++)
+        more = more || entry_of(catalog, &walks[f]) != NULL;
+    return more;
 }
 
 clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o)
 {
-    clv_walk walk = {0};
+    clv_walk *walks = clv_catalog_walks(catalog);
     if (o->tensors != NULL && o->status.code == CLV_OK)
         file_create(o);
-    while (walk_entry(catalog, &walk) != NULL)
-        write_block(catalog, g, o, &walk, CLV_PIECE_BYTES);
+    while (clv_catalog_has_more(catalog, walks))
+        for (int f = 0; f < catalog->files; f++) {
+            const clv_entry *e = entry_of(catalog, &walks[f]);
+            if (e != NULL && concerns(catalog, g, e))
+                write_entry(catalog, g, o, e);
+            walks[f].at++;
+        }
     if (o->tensors != NULL)
         file_close(o);
+    free(walks);
     return o->status;
 }
 
 void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o)
 {
-    clv_entry *e;
-    for (clv_walk walk = {0}; (e = walk_entry(catalog, &walk)) != NULL;) {
+    for (size_t i = 0; i < catalog->count; i++) {
+        clv_entry *e = &catalog->entry[i];
         const int owner = clv_catalog_owner(catalog, e->file);
-        const bool local = is_local(catalog, g, e);
-        if (local && owner == clv_comm_rank(g->world)) {
-            write_block(catalog, g, o, &walk, CLV_PIECE_BYTES);
-            continue;
-        }
-        if (!local)
+        if (e->local && owner == clv_comm_rank(g->world))
+            write_entry(catalog, g, o, e);
+        if (!e->local)
             clv_gather_keep(g, e, owner);
-        walk_on(&walk);
+        e->done = e->local;
     }
 }
 
-bool clv_catalog_has_more(const clv_catalog *catalog, const clv_gather *g, clv_walk *walk)
+void clv_catalog_round(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walks)
 {
-    const clv_entry *e;
-    while ((e = walk_entry(catalog, walk)) != NULL && is_local(catalog, g, e))
-        walk_on(walk);
-    return e != NULL;
-}
-
-void clv_catalog_step(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walk)
-{
-    write_block(catalog, g, o, walk, CLV_STEP_BYTES);
+    for (int f = 0; f < catalog->files; f++) {
+        clv_walk *walk = &walks[f];
+        const clv_entry *e = entry_of(catalog, walk);
+        if (e == NULL)
+            continue;
+        const int64_t most = clv_entry_rows_in(e, CLV_ROUND_BYTES);
+        if (concerns(catalog, g, e))
+            write_rows(o, g, catalog, e, walk->row, most);
+        walk->row += most;
+        if (walk->row >= e->dim[0])
+            *walk = (clv_walk){.at = walk->at + 1, .end = walk->end};
+    }
 }
 
 size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g)
@@ -181,7 +193,7 @@ size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g)
     size_t bytes = 0;
     for (size_t i = 0; i < catalog->count; i++) {
         const clv_entry *e = &catalog->entry[i];
-        if (!is_local(catalog, g, e))
+        if (!e->local)
             bytes += clv_gather_kept_bytes(g, e, clv_catalog_owner(catalog, e->file));
     }
     return bytes;
