@@ -72,7 +72,7 @@ typedef float cpu_vec __attribute__((vector_size(sizeof(float) * CPU_VEC), align
 /* 4 x 4 elements, transposed: rows of `to` become columns of `from`. */
 typedef float cpu_four __attribute__((vector_size(16), aligned(4), may_alias));
 
-static inline void cpu_transpose4(float *to, int64_t to_row, const float *from, int64_t from_row)
+static inline void cpu_load_transposed4(cpu_four to[4], const float *from, int64_t from_row)
 {
     cpu_four r[4];
     for (int i = 0; i < 4; i++)
@@ -81,10 +81,18 @@ static inline void cpu_transpose4(float *to, int64_t to_row, const float *from, 
                    b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
     const cpu_four c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
                    d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-    *(cpu_four *)to = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    *(cpu_four *)(to + to_row) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-    *(cpu_four *)(to + 2 * to_row) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-    *(cpu_four *)(to + 3 * to_row) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+    to[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    to[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    to[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    to[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+static inline void cpu_transpose4(float *to, int64_t to_row, const float *from, int64_t from_row)
+{
+    cpu_four r[4];
+    cpu_load_transposed4(r, from, from_row);
+    for (int i = 0; i < 4; i++)
+        *(cpu_four *)(to + i * to_row) = r[i];
 }
 
 /* ---- elementary functions ------------------------------------------------------------------------------------ */

@@ -81,6 +81,9 @@ const char *clv_backend_blas(void);
  * in FLOP/s. Takes ~50 ms. */
 double clv_backend_peak(clv_dtype dtype);
 
+/* to[j][i] = from[i][j] for i < n[0], j < n[1], on the host, by the calling thread; *_row: elements from row to row. */
+void clv_transpose(float *to, int64_t to_row, const float *from, int64_t from_row, const int64_t n[2]);
+
 /* Bytes that the cpu kernels take from cx->temp while they run; null takes the same, so that a planning run counts
  * them. */
 size_t clv_scratch_gemm(const clv_gemm *g);

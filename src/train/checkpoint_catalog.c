@@ -179,20 +179,3 @@ void clv_piece_turn(clv_rect rect, const int64_t rows[2], size_t size, const voi
                 transpose_halves((uint16_t *)dense + to, width, (const uint16_t *)local + from, height, n);
         }
 }
-
-static void turn_back(clv_rect rect, const int64_t rows[2], float *local, const float *dense)
-{
-    const int64_t height = rect.n[0], width = rect.n[1];
-    for (int64_t i = 0; i < rows[1]; i += TILE)
-        for (int64_t j = 0; j < width; j += TILE)
-            transpose(local + j * height + rows[0] + i, height, dense + i * width + j, width,
-                      (int64_t[]){CLV_MIN(TILE, rows[1] - i), CLV_MIN(TILE, width - j)});
-}
-
-void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense)
-{
-    if (piece->transposed)
-        turn_back(rect, rows, local, dense);
-    else
-        memcpy(local + rows[0] * rect.n[1], dense, (size_t)(rows[1] * rect.n[1]) * sizeof *dense);
-}

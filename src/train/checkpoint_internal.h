@@ -67,10 +67,9 @@ typedef struct clv_rect { /* rows and columns of a file's tensor */
     int64_t at[2], n[2];
 } clv_rect;
 clv_rect clv_piece_rect(const clv_piece *piece, clv_box box);
-/* rows[1] rows from rows[0] on of the rectangle, between the local tensor's elements and a dense buffer. _turn: out of
- * a transposed one, of elements of `size` bytes, 4 or 2. */
+/* rows[1] rows from rows[0] on of the rectangle, dense, out of a transposed local tensor's elements of `size` bytes, 4
+ * or 2. */
 void clv_piece_turn(clv_rect rect, const int64_t rows[2], size_t size, const void *local, void *dense);
-void clv_piece_unpack(const clv_piece *piece, clv_rect rect, const int64_t rows[2], float *local, float *dense);
 
 /* ---- checkpoint_read.c: tensors of files become what this rank holds, by all its threads ---- */
 

@@ -18,7 +18,7 @@ enum {
     SEGMENT = 4096, /* bytes: shorter pieces of rows are read with the rest of their rows */
     UNIT_BYTES = 4 << 20,
     STEP_BYTES = 1 << 18, /* through the buffers at once */
-    LINE = 16             /* floats: threads that transpose write no line of the cache together */
+    RUN = 64              /* rows, whose columns become runs of memory: whole lines of the cache, of one thread each */
 };
 
 /* ---- bytes to numbers ---- */
@@ -55,8 +55,10 @@ typedef struct target { /* a piece of an entry that this rank holds */
     bool staged; /* shard is ours */
 } target;
 
-typedef struct unit {
-    size_t target;
+typedef struct unit { /* of one target, or of several transposed ones that lie side by side in the same rows */
+    const target *target;
+    int targets;
+    clv_rect rect;   /* of the file, around them */
     int64_t rows[2]; /* first of the rectangle, and how many */
 } unit;
 
@@ -66,9 +68,10 @@ typedef struct buffers { /* of a thread */
 } buffers;
 
 /* The rows, dense, in `out`, which may be `raw`. */
-static clv_status read_rows(const target *t, const int64_t rows[2], unsigned char *raw, void *out)
+static clv_status read_rows(const unit *u, const int64_t rows[2], unsigned char *raw, void *out)
 {
-    const int64_t top = t->rect.at[0] + rows[0], left = t->rect.at[1], n = t->rect.n[1];
+    const target *t = u->target;
+    const int64_t top = u->rect.at[0] + rows[0], left = u->rect.at[1], n = u->rect.n[1];
     const size_t width = clv_dtype_size(t->from.tensor->dtype), segment = (size_t)n * width;
     unsigned char *to = out;
     if (n == t->columns)
@@ -85,16 +88,19 @@ static clv_status read_rows(const target *t, const int64_t rows[2], unsigned cha
     return clv_ok();
 }
 
-static clv_status read_step(const target *t, const int64_t rows[2], const buffers *b)
+static clv_status read_step(const unit *u, const int64_t rows[2], const buffers *b)
 {
-    const int64_t n = t->rect.n[1];
+    const target *t = u->target;
+    const int64_t n = u->rect.n[1];
     const clv_dtype dtype = t->from.tensor->dtype;
-    float *to = t->piece->transposed ? b->dense : t->shard + rows[0] * n;
+    const bool transposed = t->piece->transposed;
+    float *to = transposed ? b->dense : t->shard + rows[0] * n;
     void *raw = dtype == CLV_F32 ? (void *)to : b->raw;
-    CLV_TRY(read_rows(t, rows, b->raw, raw));
+    CLV_TRY(read_rows(u, rows, b->raw, raw));
     clv_weights_convert(to, raw, rows[1] * n, dtype);
-    if (t->piece->transposed)
-        clv_piece_unpack(t->piece, t->rect, rows, t->shard, b->dense);
+    for (int i = 0; transposed && i < u->targets; i++)
+        clv_transpose(t[i].shard + rows[0], t[i].rect.n[0], to + t[i].rect.at[1] - u->rect.at[1], n,
+                      (int64_t[]){rows[1], t[i].rect.n[1]});
     return clv_ok();
 }
 
@@ -106,14 +112,14 @@ static bool goes_straight(const target *t)
 static int64_t rows_within(const target *t, int64_t bytes)
 {
     const int64_t row = t->columns * (int64_t)sizeof(double), rows = CLV_MAX(bytes / row, 1);
-    return t->piece->transposed ? CLV_CEIL_DIV(rows, LINE) * LINE : rows;
+    return t->piece->transposed ? CLV_CEIL_DIV(rows, RUN) * RUN : rows;
 }
 
-static clv_status read_unit(const target *t, const int64_t rows[2], const buffers *b)
+static clv_status read_unit(const unit *u, const buffers *b)
 {
-    const int64_t step = goes_straight(t) ? rows[1] : rows_within(t, STEP_BYTES);
-    for (int64_t done = 0; done < rows[1]; done += step)
-        CLV_TRY(read_step(t, (int64_t[]){rows[0] + done, CLV_MIN(step, rows[1] - done)}, b));
+    const int64_t step = goes_straight(u->target) ? u->rows[1] : rows_within(u->target, STEP_BYTES);
+    for (int64_t done = 0; done < u->rows[1]; done += step)
+        CLV_TRY(read_step(u, (int64_t[]){u->rows[0] + done, CLV_MIN(step, u->rows[1] - done)}, b));
     return clv_ok();
 }
 
@@ -158,12 +164,39 @@ static void piece_add(reading *r, const clv_entry *e, const clv_piece *piece, cl
     if (t->staged)
         t->shard = clv_alloc((size_t)all, sizeof *t->shard);
     memset(t->shard + filled, 0, (size_t)(all - filled) * sizeof *t->shard); /* the vocabulary's padding */
-    const int64_t many = rows_within(t, UNIT_BYTES);
-    for (int64_t row = 0; row < t->rect.n[0] && filled > 0; row += many)
-        unit_add(r, (unit){r->targets, {row, CLV_MIN(many, t->rect.n[0] - row)}});
     if (!goes_straight(t))
         r->step = CLV_MAX(r->step, rows_within(t, STEP_BYTES) * t->columns);
     r->targets++;
+}
+
+static void units_add(reading *r, const target *t, int targets)
+{
+    unit u = {.target = t, .targets = targets, .rect = t->rect};
+    for (int i = 1; i < targets; i++) {
+        const int64_t left = CLV_MIN(u.rect.at[1], t[i].rect.at[1]);
+        const int64_t right = CLV_MAX(u.rect.at[1] + u.rect.n[1], t[i].rect.at[1] + t[i].rect.n[1]);
+        u.rect.at[1] = left;
+        u.rect.n[1] = right - left;
+    }
+    const int64_t many = rows_within(t, UNIT_BYTES);
+    for (int64_t row = 0; row < u.rect.n[0] && u.rect.n[1] > 0; row += many) {
+        u.rows[0] = row;
+        u.rows[1] = CLV_MIN(many, u.rect.n[0] - row);
+        unit_add(r, u);
+    }
+}
+
+/* What this rank holds of the entry: every transposed piece has all its rows. */
+static void entry_add(reading *r, const clv_entry *e, clv_found from)
+{
+    const size_t first = r->targets;
+    for (int k = 0; k < e->pieces; k++)
+        if (e->piece[k].param->here)
+            piece_add(r, e, &e->piece[k], from);
+    for (size_t i = first, together; i < r->targets; i += together) {
+        together = r->target[i].piece->transposed ? r->targets - i : 1;
+        units_add(r, &r->target[i], (int)together);
+    }
 }
 
 /* The error of the first unit that has one, whoever met it. */
@@ -176,7 +209,7 @@ static clv_status read_units(const reading *r)
         const buffers b = {clv_alloc((size_t)r->step, sizeof(double)), clv_alloc((size_t)r->step, sizeof(float))};
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < r->units; i++) {
-            const clv_status st = read_unit(&r->target[r->unit[i].target], r->unit[i].rows, &b);
+            const clv_status st = read_unit(&r->unit[i], &b);
 #pragma omp critical
             if (st.code != CLV_OK && i < failed) {
                 failed = i;
@@ -217,14 +250,11 @@ clv_status clv_catalog_read(clv_ctx *cx, const clv_catalog *catalog, const clv_f
     reading r = {.cx = cx, .target = clv_alloc(catalog->count * CLV_ENTRY_PIECES, sizeof *r.target)};
     clv_status status = clv_ok();
     for (size_t i = 0; i < catalog->count && status.code == CLV_OK; i++) {
-        const clv_entry *e = &catalog->entry[i];
+        const size_t first = r.targets;
+        entry_add(&r, &catalog->entry[i], found[i]);
         bool staged = false;
-        for (int k = 0; k < e->pieces; k++) {
-            if (!e->piece[k].param->here)
-                continue;
-            piece_add(&r, e, &e->piece[k], found[i]);
-            staged = staged || r.target[r.targets - 1].staged;
-        }
+        for (size_t k = first; k < r.targets; k++)
+            staged = staged || r.target[k].staged;
         if (staged) /* shards on the heap: not those of the whole model at once */
             status = read_all(&r);
     }
