@@ -98,13 +98,18 @@ for moment in 0.00 0.013 0.031 0.052 0.077 0.11; do
     expect 0 "iteration [0-9]" "$cleave" inspect moments
 done
 # ---- a save in the background ends in the same bytes as one in the way of the run ----
-save=(--train-iters 12 --save-interval 3 --keep-last 1 --keep-every 6)
-expect 0 'iteration *12 .*saved in front' "${two[@]}" "${save[@]}" --save front
-expect 0 'iteration *12 .*saved in behind .*background' "${two[@]}" "${save[@]}" --save behind --async-save
-[ "$(ls behind | xargs)" = 'iter_0000006 iter_0000012 latest' ] || complain "keep-last, keep-every: $(ls behind)"
-for file in model.safetensors training/optimizer.safetensors; do
-    cmp front/iter_0000012/$file behind/iter_0000012/$file || complain "a save in the background differs: $file"
-done
+same_behind() { # RANKS OPTIONS...
+    local run=("$mpirun" -n "$1" --oversubscribe "${train[@]}" --train-iters 12 --save-interval 3 --keep-last 1 --keep-every 6 "${@:2}")
+    rm -rf front behind
+    expect 0 'iteration *12 .*saved in front' "${run[@]}" --save front
+    expect 0 'iteration *12 .*saved in behind .*background' "${run[@]}" --save behind --async-save
+    [ "$(ls behind | xargs)" = 'iter_0000006 iter_0000012 latest' ] || complain "keep-last, keep-every: $(ls behind)"
+    for file in model.safetensors training/optimizer.safetensors; do
+        cmp front/iter_0000012/$file behind/iter_0000012/$file || complain "a save in the background differs: $file: $*"
+    done
+}
+same_behind 2 --tensor-model-parallel-size 2 --sequence-parallel
+same_behind 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer --bf16
 
 expect 0 'resumed moments' "$cleave" train --config run.yaml --load moments --save moments --train-iters 1
 [ -z "$(find moments -maxdepth 1 -name 'iter_*.tmp')" ] || complain "leftovers stay: $(ls moments)"

@@ -341,20 +341,22 @@ static int halves_expect(clv_comm *world, const model *a, const model *b, bool m
 
 /* Masters are whole tensors of the file: the weights of a run in fp32, and masters again from its weights. Without them
  * a master begins as the 16-bit weight. */
-static int masters(clv_comm *world)
+static int masters_of(clv_comm *world, clv_layout layout, bool background)
 {
     int failed = 0;
     enum { SEED = 7, STEP = 3 };
     const int ranks = clv_comm_size(world);
+    const clv_disk disk = {.shard = 16 << 10};
     char root[CLV_PATH], first[CLV_PATH], second[CLV_PATH];
     scratch_open(world, root);
     clv_config config = golden_config("gpt2-tiny");
     config.layers = 1;
-    model *half = model_open_as(world, &config, (clv_layout){.dp = ranks}, CLV_BF16, true, 1);
+    model *half = model_open_as(world, &config, layout, CLV_BF16, true, 1);
     model_fill(half, SEED);
     half->progress = (clv_progress){.iteration = STEP, .data_order = "stable"};
     clv_checkpoint c = checkpoint_of(half);
-    must(clv_checkpoint_save(&c, root, 0));
+    must(background ? save_behind(half, root, 0, &disk) : clv_checkpoint_save(&c, root, 0));
+    model_fill(half, SEED);
     clv_path_join(first, sizeof first, root, "iter_0000003");
 
     model *single = model_open(world, &config, (clv_layout){.tp = ranks}, 1);
@@ -365,11 +367,11 @@ static int masters(clv_comm *world)
     must(clv_checkpoint_save(&c, root, 0));
     clv_path_join(second, sizeof second, root, "iter_0000004");
 
-    model *again = model_open_as(world, &config, (clv_layout){.dp = ranks}, CLV_BF16, true, 1);
+    model *again = model_open_as(world, &config, layout, CLV_BF16, true, 1);
     c = checkpoint_of(again);
     must(clv_checkpoint_load(&c, second));
     failed += halves_expect(world, half, again, true);
-    model *weights = model_open_as(world, &config, (clv_layout){.dp = ranks}, CLV_BF16, true, 1);
+    model *weights = model_open_as(world, &config, layout, CLV_BF16, true, 1);
     c = weights_of(weights);
     must(clv_checkpoint_load(&c, first));
     failed += halves_expect(world, half, weights, false);
@@ -384,6 +386,12 @@ static int masters(clv_comm *world)
     model_close(weights);
     scratch_close(world, root);
     return failed;
+}
+
+static int masters(clv_comm *world)
+{
+    const int ranks = clv_comm_size(world);
+    return masters_of(world, (clv_layout){.dp = ranks}, false) + masters_of(world, (clv_layout){.tp = ranks}, true);
 }
 
 int main(int argc, char **argv)
