@@ -8,9 +8,9 @@
  * name; ROOT synced; `latest` replaced; ROOT synced; then older ones are removed. Whatever ends in .tmp was never
  * complete, or is no more: the next save removes it.
  *
- * In the background the order is the same: what the ranks own is gathered into memory, a thread writes and syncs it
- * while the run goes on, and when all threads are done the ranks agree and publish. Another one removes what is too
- * old.
+ * In the background the order is the same: each rank copies what it holds, the copies travel to their owners between
+ * the iterations that follow, a thread of each rank writes and syncs what arrived, and when all are done the ranks
+ * agree and publish. Another thread removes what is too old.
  */
 #include "train/checkpoint_internal.h"
 

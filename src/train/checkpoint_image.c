@@ -1,6 +1,6 @@
 /* checkpoint_image.c - the files of a background save as they will stand on the disk, in memory.
  *
- * All ranks wait while the images are filled, so this must cost no more than one pass over the state. Fresh pages would
+ * All ranks wait while what they hold is copied, so this must cost no more than one pass over it. Fresh pages would
  * cost ten times that (each is zeroed, on a virtual machine also fetched from its host): the room is taken before the
  * first iteration, touched, and kept. An image is then hashed and written as it lies, past the page cache, which would
  * copy it into fresh pages again; the thread that does so takes next to no time from those that compute.

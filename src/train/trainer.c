@@ -56,7 +56,7 @@ static clv_status evaluate(clv_trainer *t)
     return clv_ok();
 }
 
-/* A checkpoint that was begun goes on, in so much of an iteration's time that no one is felt. */
+/* A checkpoint that was begun goes on, in so little of an iteration's time that nobody feels it. */
 static void save_advance(clv_trainer *t)
 {
     static const double share = 0.03;
