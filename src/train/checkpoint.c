@@ -382,21 +382,16 @@ void clv_room_settle(clv_room *room)
 }
 
 /* When all is here the thread takes over. */
-static void hand_over(save *s)
-{
-    if (clv_catalog_has_more(&s->weights, s->weights_walks) || clv_catalog_has_more(&s->moments, s->moments_walks))
-        return;
-    clv_gather_close(&s->gather);
-    s->behind = clv_task_start(work, s);
-}
-
 static void exchange_round(save *s)
 {
     if (clv_catalog_has_more(&s->weights, s->weights_walks))
         clv_catalog_round(&s->weights, &s->gather, &s->weights_out, s->weights_walks);
     else
         clv_catalog_round(&s->moments, &s->gather, &s->moments_out, s->moments_walks);
-    hand_over(s);
+    if (clv_catalog_has_more(&s->weights, s->weights_walks) || clv_catalog_has_more(&s->moments, s->moments_walks))
+        return;
+    clv_gather_close(&s->gather);
+    s->behind = clv_task_start(work, s);
 }
 
 clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last,
@@ -411,7 +406,6 @@ clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, co
     const clv_status status = gather(s);
     if (status.code != CLV_OK)
         return saving_close(s, status);
-    hand_over(s);
     *out = s;
     return clv_ok();
 }

@@ -91,14 +91,16 @@ static bool sends(const clv_gather *g, const clv_piece *piece, int owner)
     return found;
 }
 
-static bool is_local(const clv_gather *g, const clv_entry *e, int owner)
+static bool is_straight(const clv_gather *g, const clv_entry *e, int owner)
 {
-    bool local = true;
-    for (int i = 0; i < e->pieces; i++)
+    bool straight = true;
+    for (int i = 0; i < e->pieces; i++) {
+        const clv_piece *piece = &e->piece[i];
+        straight = straight && !piece->transposed;
         for (int rank = 0; rank < clv_comm_size(g->world); rank++)
-            local =
-                local && (spoken(g, &e->piece[i], rank).count == 0 || sender_of(g, &e->piece[i], rank, owner) == owner);
-    return local;
+            straight = straight && (spoken(g, piece, rank).count == 0 || sender_of(g, piece, rank, owner) == owner);
+    }
+    return straight;
 }
 
 void clv_gather_survey(const clv_gather *g, clv_catalog *catalog)
@@ -106,7 +108,7 @@ void clv_gather_survey(const clv_gather *g, clv_catalog *catalog)
     for (size_t i = 0; i < catalog->count; i++) {
         clv_entry *e = &catalog->entry[i];
         const int owner = clv_catalog_owner(catalog, e->file);
-        e->local = is_local(g, e, owner);
+        e->straight = is_straight(g, e, owner);
         e->sends = false;
         for (int k = 0; k < e->pieces; k++)
             e->sends = e->sends || sends(g, &e->piece[k], owner);

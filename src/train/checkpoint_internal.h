@@ -37,9 +37,9 @@ typedef struct clv_entry { /* a file's tensor */
     int pieces;
     int file;
     /* clv_gather_survey: */
-    bool local; /* the rank that writes it has all of it */
-    bool sends; /* this rank sends some of it, perhaps to itself */
-    bool done;  /* it stands in its image */
+    bool straight; /* the rank that writes it has all of it, as it lies in the file */
+    bool sends;    /* this rank sends some of it, perhaps to itself */
+    bool done;     /* it stands in its image */
 } clv_entry;
 
 typedef struct clv_catalog {
@@ -175,9 +175,9 @@ void clv_output_close(clv_output *o);
  * rank's own. Collective: world. */
 clv_status clv_catalog_write(const clv_catalog *catalog, clv_gather *g, clv_output *o);
 
-/* The same into images, in parts. _take: tensors that need no other rank, and copies of what has yet to be sent; after
- * it the parameters may change. Then the others travel in rounds, a block of each file: `walks` say how far each file
- * is. _has_more: is something left? Collective: world, _round. */
+/* The same into images, in parts. _take: tensors of which a copy is all, and copies of what has yet to be turned or
+ * sent; after it the parameters may change. Then the others follow in rounds, a block of each file: `walks` say how far
+ * each file is. _has_more: is something left? Collective: world, _round. */
 typedef struct clv_walk {
     size_t at, end; /* entries of the file that are left */
     int64_t row;

@@ -164,11 +164,11 @@ void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o)
     for (size_t i = 0; i < catalog->count; i++) {
         clv_entry *e = &catalog->entry[i];
         const int owner = clv_catalog_owner(catalog, e->file);
-        if (e->local && owner == clv_comm_rank(g->world))
+        if (e->straight && owner == clv_comm_rank(g->world))
             write_entry(catalog, g, o, e);
-        if (!e->local)
+        if (!e->straight)
             clv_gather_keep(g, e, owner);
-        e->done = e->local;
+        e->done = e->straight;
     }
 }
 
@@ -193,7 +193,7 @@ size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g)
     size_t bytes = 0;
     for (size_t i = 0; i < catalog->count; i++) {
         const clv_entry *e = &catalog->entry[i];
-        if (!e->local)
+        if (!e->straight)
             bytes += clv_gather_kept_bytes(g, e, clv_catalog_owner(catalog, e->file));
     }
     return bytes;
