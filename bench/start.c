@@ -90,7 +90,7 @@ static void add_sums(clv_comm *self, const char *folder)
     clv_sums_add(&sums, &status, folder, "config.json");
     clv_sums_add(&sums, &status, folder, "model.safetensors");
     must(status);
-    must(clv_sums_write(self, &sums, folder, &disk));
+    must(clv_sums_write(&sums, folder, &disk));
     clv_text_free(&sums);
 }
 

@@ -44,6 +44,7 @@ struct clv_saving {
     clv_text sums;     /* of the files that this rank wrote, as members of one object */
     clv_status status; /* of this rank */
     clv_task *behind;  /* the part that is under way */
+    bool finishing;    /* and it is the last one */
 };
 typedef struct clv_saving save;
 
@@ -185,10 +186,9 @@ static clv_status retire(const save *s, const char *name)
 
 /* Of those older than the one just saved, the newest keep_last - 1 stay, and multiples of keep_every. The save itself
  * is done: trouble is only told. */
-static void prune(void *saving)
+static void prune(const save *s)
 {
-    const save *s = saving;
-    if (!is_writer(s) || s->keep_last == 0)
+    if (s->keep_last == 0)
         return;
     char **names;
     const size_t count = clv_names_list(s->root, clv_checkpoint_is_name, &names);
@@ -280,13 +280,26 @@ static void work(void *saving)
         s->status = find_sums(s);
 }
 
-static clv_status finish(save *s)
+/* All ranks have worked, and all well: rank 0 may finish. */
+static clv_status join(save *s)
 {
     CLV_TRY(clv_comm_agree(s->world, s->status));
     if (s->c.progress != NULL)
-        CLV_TRY(clv_comm_agree(s->world, clv_sums_write(s->world, &s->sums, s->temporary, &s->disk)));
-    CLV_TRY(clv_comm_agree(s->world, is_writer(s) ? publish(s) : clv_ok()));
+        clv_sums_join(s->world, &s->sums);
     return clv_ok();
+}
+
+static void finish(void *saving)
+{
+    save *s = saving;
+    if (!is_writer(s))
+        return;
+    if (s->c.progress != NULL)
+        s->status = clv_sums_write(&s->sums, s->temporary, &s->disk);
+    if (s->status.code == CLV_OK)
+        s->status = publish(s);
+    if (s->status.code == CLV_OK)
+        prune(s);
 }
 
 static clv_status saving_open(save **out, const clv_checkpoint *c, const char *root, const clv_disk *disk)
@@ -346,10 +359,12 @@ clv_status clv_checkpoint_save_on(const clv_checkpoint *c, const char *root, int
     clv_status status = gather(s);
     if (status.code == CLV_OK) {
         work(s);
-        status = finish(s);
+        status = join(s);
     }
-    if (status.code == CLV_OK)
-        prune(s);
+    if (status.code == CLV_OK) {
+        finish(s);
+        status = clv_comm_agree(s->world, s->status);
+    }
     return saving_close(s, status);
 }
 
@@ -372,15 +387,6 @@ clv_status clv_room_open(clv_room **out, const clv_checkpoint *c)
     return status;
 }
 
-void clv_room_settle(clv_room *room)
-{
-    if (room->pruned == NULL)
-        return;
-    clv_task_end(room->pruned->behind);
-    saving_close(room->pruned, clv_ok());
-    room->pruned = NULL;
-}
-
 /* When all is here the thread takes over. */
 static void exchange_round(save *s)
 {
@@ -399,7 +405,6 @@ clv_status clv_checkpoint_begin_on(clv_saving **out, const clv_checkpoint *c, co
 {
     save *s;
     *out = NULL;
-    clv_room_settle(c->room);
     CLV_TRY(saving_open(&s, c, root, disk));
     s->keep_last = keep_last;
     s->later = true;
@@ -425,22 +430,30 @@ void clv_checkpoint_advance(clv_saving *saving, double seconds)
     }
 }
 
-bool clv_checkpoint_written(const clv_saving *saving)
+bool clv_checkpoint_waits(const clv_saving *saving)
 {
     return saving->behind != NULL && clv_task_is_done(saving->behind);
 }
 
-clv_status clv_checkpoint_end(clv_saving **saving)
+clv_status clv_checkpoint_go_on(clv_saving **saving)
 {
     save *s = *saving;
-    *saving = NULL;
-    while (s->behind == NULL)
-        exchange_round(s);
     clv_task_end(s->behind);
-    const clv_status status = finish(s);
-    if (status.code != CLV_OK)
+    const clv_status status = s->finishing ? clv_comm_agree(s->world, s->status) : join(s);
+    if (status.code != CLV_OK || s->finishing) {
+        *saving = NULL;
         return saving_close(s, status);
-    s->behind = clv_task_start(prune, s);
-    s->c.room->pruned = s;
+    }
+    s->finishing = true;
+    s->behind = clv_task_start(finish, s);
+    return clv_ok();
+}
+
+clv_status clv_checkpoint_end(clv_saving **saving)
+{
+    while ((*saving)->behind == NULL)
+        exchange_round(*saving);
+    while (*saving != NULL)
+        CLV_TRY(clv_checkpoint_go_on(saving));
     return clv_ok();
 }

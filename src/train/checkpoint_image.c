@@ -56,7 +56,6 @@ void clv_room_close(clv_room *room)
 {
     if (room == NULL)
         return;
-    clv_room_settle(room);
     clv_arena_destroy(&room->images);
     clv_arena_destroy(&room->kept);
     for (int i = 0; i < CLV_ENTRY_PIECES; i++)

@@ -97,7 +97,6 @@ struct clv_room {
     clv_arena images;                                /* of the files that this rank writes */
     clv_arena kept;                                  /* what it has yet to send */
     clv_buffer local[CLV_ENTRY_PIECES], wire, block; /* on the way; local: what a device has of an entry */
-    clv_saving *pruned;                              /* the last one, which removes what is too old; NULL: none */
 };
 
 typedef struct clv_claim { /* what a rank holds of a parameter */
@@ -191,7 +190,6 @@ clv_status clv_catalog_write_index(const clv_catalog *catalog, const char *folde
 
 /* ---- checkpoint_image.c ---- */
 
-void clv_room_settle(clv_room *room); /* waits for that thread */
 clv_status clv_room_reserve(clv_room *room, const clv_output *const outputs[], size_t count, size_t kept);
 void clv_output_place(clv_output *o, clv_room *room);
 clv_status clv_output_write(const clv_output *o); /* the image, if there is one; nothing communicates */
@@ -206,8 +204,8 @@ clv_status clv_state_read(clv_progress *out, int *optimizer_files, const char *f
 void clv_sums_add(clv_text *out, clv_status *status, const char *folder,
                   const char *name); /* one member, if it exists */
 void clv_sums_add_image(clv_text *out, const char *name, const char *image, int64_t size);
-/* Joins what the ranks have, and writes it on rank 0. Collective: world. */
-clv_status clv_sums_write(clv_comm *world, const clv_text *mine, const char *folder, const clv_disk *disk);
+void clv_sums_join(clv_comm *world, clv_text *sums); /* rank 0 gets what all ranks have. Collective: world. */
+clv_status clv_sums_write(const clv_text *sums, const char *folder, const clv_disk *disk);
 /* This rank's share of the blocks. Nothing to check is well. Files under training/optimizer only when asked for. */
 clv_status clv_sums_verify(clv_comm *world, const char *folder, bool optimizer);
 

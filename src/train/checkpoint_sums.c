@@ -108,24 +108,27 @@ static void add_from(clv_comm *world, int rank, clv_text *all)
     free(text);
 }
 
-clv_status clv_sums_write(clv_comm *world, const clv_text *mine, const char *folder, const clv_disk *disk)
+void clv_sums_join(clv_comm *world, clv_text *sums)
 {
+    const uint64_t length = sums->length;
     if (clv_comm_rank(world) > 0) {
-        const uint64_t length = mine->length;
         clv_send(world, &length, sizeof length, 0, TAG);
         if (length > 0)
-            clv_send(world, mine->data, mine->length, 0, TAG);
-        return clv_ok();
+            clv_send(world, sums->data, sums->length, 0, TAG);
+        return;
     }
-    clv_text all = {0}, text = {0};
-    char path[CLV_PATH];
-    clv_text_add(&all, mine->data, mine->length);
     for (int rank = 1; rank < clv_comm_size(world); rank++)
-        add_from(world, rank, &all);
-    clv_text_printf(&text, "{\"algorithm\":\"xxh3-64\",\"block\":%d,\"files\":{\n%s\n}}\n", CLV_PIECE_BYTES, all.data);
+        add_from(world, rank, sums);
+}
+
+clv_status clv_sums_write(const clv_text *sums, const char *folder, const clv_disk *disk)
+{
+    clv_text text = {0};
+    char path[CLV_PATH];
+    clv_text_printf(&text, "{\"algorithm\":\"xxh3-64\",\"block\":%d,\"files\":{\n%s\n}}\n", CLV_PIECE_BYTES,
+                    sums->data);
     clv_path_join(path, sizeof path, folder, sums_name);
     const clv_status status = clv_disk_write(disk, path, text.data, text.length);
-    clv_text_free(&all);
     clv_text_free(&text);
     return status;
 }

@@ -26,13 +26,14 @@ static clv_status save_behind(model *m, const char *root, int64_t keep_last, con
     clv_checkpoint_advance(saving, 0.0);
     model_fill(m, 98);
     clv_checkpoint_advance(saving, INFINITY);
-    while (!clv_checkpoint_written(saving))
+    while (!clv_checkpoint_waits(saving))
         usleep(1000);
     const bool early = clv_checkpoint_find(root, folder, &resumable).code == CLV_OK &&
                        clv_checkpoint_iteration(strrchr(folder, '/') + 1) == iteration;
     clv_barrier(clv_mesh_world(m->mesh)); /* or a faster rank would publish while this one looks */
-    const clv_status status = clv_checkpoint_end(&saving);
-    clv_room_settle(m->room);
+    clv_status status = clv_checkpoint_go_on(&saving);
+    if (saving != NULL)
+        status = clv_checkpoint_end(&saving);
     return early ? clv_fail(CLV_CHECK_FAILED, "published before the end") : status;
 }
 

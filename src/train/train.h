@@ -180,15 +180,22 @@ clv_status clv_checkpoint_save(const clv_checkpoint *c, const char *root, int64_
 clv_status clv_room_open(clv_room **out, const clv_checkpoint *c);
 size_t clv_room_bytes(const clv_room *room);
 void clv_room_close(clv_room *room);
-/* The same in the background: _begin copies what this rank holds, and the run goes on, with config, options and names
- * that stay. _advance, now and then, lets the copies travel to the ranks that write them, until `seconds` have passed
- * on rank 0; when all have arrived a thread goes on that calls no MPI. _end does what is left, waits for the threads
- * and publishes. Until then the one before is `latest`. _written: has this rank's thread done its part? Collective, but
- * for that: world. */
+/* The same in the background, in parts between which the run goes on, with config, options and names that stay:
+ *
+ *   _begin     copies what this rank holds
+ *   _advance   lets the copies travel to the ranks that write them, until `seconds` have passed on rank 0; when all are
+ *              there a thread writes, which calls no MPI
+ *   _go_on     when all ranks wait: the first time lets rank 0's thread publish, and remove what is too old; the second
+ *              time it is saved, and *saving becomes NULL
+ *   _end       does what is left, and waits
+ *
+ * Until it is published the one before is `latest`. After an error *saving is NULL. Collective, but for _waits: world.
+ */
 typedef struct clv_saving clv_saving;
 clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last);
 void clv_checkpoint_advance(clv_saving *saving, double seconds);
-bool clv_checkpoint_written(const clv_saving *saving);
+bool clv_checkpoint_waits(const clv_saving *saving); /* this rank's thread has done its part */
+clv_status clv_checkpoint_go_on(clv_saving **saving);
 clv_status clv_checkpoint_end(clv_saving **saving);
 /* Finds what `path` means: a root with `latest`, an iter_ folder, or a plain Hugging Face folder. out holds 4096 bytes.
  * *resumable: has training/. */

@@ -14,15 +14,22 @@ static void saved_report(const clv_trainer *t, int64_t iteration, double seconds
             how);
 }
 
-/* Wait for the checkpoint that is being written, if there is one. */
-static clv_status save_end(clv_trainer *t)
+/* The checkpoint that is being written, if there is one: on to its next part, or to its end. */
+static clv_status save_go_on(clv_trainer *t, clv_status (*go)(clv_saving **saving))
 {
     if (t->saving == NULL)
         return clv_ok();
     const double start = clv_seconds();
-    CLV_TRY(clv_checkpoint_end(&t->saving));
-    saved_report(t, t->saving_iteration, t->waited + clv_seconds() - start, " of the run, the rest in the background");
+    CLV_TRY(go(&t->saving));
+    t->waited += clv_seconds() - start;
+    if (t->saving == NULL)
+        saved_report(t, t->saving_iteration, t->waited, " of the run, the rest in the background");
     return clv_ok();
+}
+
+static clv_status save_end(clv_trainer *t)
+{
+    return save_go_on(t, clv_checkpoint_end);
 }
 
 static clv_status save(clv_trainer *t)
@@ -67,13 +74,13 @@ static void save_advance(clv_trainer *t)
     t->waited += clv_seconds() - start;
 }
 
-/* What all ranks do after this iteration: end, by the strongest reason of any; publish a checkpoint, when all have
- * written their part. */
+/* What all ranks do after this iteration: end, by the strongest reason of any; go on with a checkpoint, when all have
+ * done their part. */
 static clv_status settle(clv_trainer *t, clv_end *end)
 {
     const clv_options *o = t->options;
     save_advance(t);
-    int32_t all[2] = {CLV_GO_ON, t->saving != NULL && !clv_checkpoint_written(t->saving)};
+    int32_t all[2] = {CLV_GO_ON, t->saving != NULL && !clv_checkpoint_waits(t->saving)};
     if (o->is_set.exit_duration_in_mins && clv_seconds() - t->report.first > 60.0 * o->exit_duration_in_mins)
         all[0] = CLV_END_DURATION;
     if (o->is_set.exit_interval && t->progress.iteration % o->exit_interval == 0)
@@ -82,7 +89,7 @@ static clv_status settle(clv_trainer *t, clv_end *end)
         all[0] = CLV_END_SIGNAL;
     clv_all_reduce(t->world, all, all, CLV_COUNT(all), CLV_I32, CLV_MAX);
     *end = (clv_end)all[0];
-    return all[1] == 0 ? save_end(t) : clv_ok();
+    return all[1] == 0 ? save_go_on(t, clv_checkpoint_go_on) : clv_ok();
 }
 
 /* fp16: the scale has moved already; the update is skipped and counted. */
