@@ -79,7 +79,7 @@ static void make(const clv_mesh *mesh, const char *name, const char *root)
     clv_engine_destroy(&engine);
 }
 
-static void add_sums(clv_comm *self, const char *folder)
+static void add_sums(const char *folder)
 {
     const clv_disk disk = {0};
     clv_text sums = {0};
@@ -297,7 +297,7 @@ int main(int argc, char **argv)
     if (strcmp(verb, "make") == 0 && argc == 4) {
         make(mesh, argv[2], argv[3]);
     } else if (strcmp(verb, "sums") == 0) {
-        add_sums(world, argv[2]);
+        add_sums(argv[2]);
     } else if (strcmp(verb, "load") == 0 && (argc == 3 || clv_parse_i64(argv[3], &number)) && number > 0) {
         clv_backend_threads_set((int)number);
         load(mesh, argv[2]);

@@ -5,6 +5,7 @@
  * where weights are 16-bit their masters, "fp32_param.NAME".
  * Nothing here depends on the layout of the ranks except in which file a tensor lies.
  */
+#include "op/backend.h"
 #include "train/checkpoint_internal.h"
 
 #include <stdio.h>
@@ -139,29 +140,7 @@ clv_rect clv_piece_rect(const clv_piece *piece, clv_box box)
     return rect;
 }
 
-enum { TILE = 16 }; /* a cache line of floats */
-
-/* to[j][i] = from[i][j], both with `stride`s of their own. Whole tiles go through a copy that lies dense: rows a power
- * of two apart would drive each other out of the cache. */
-#define TRANSPOSE(name, type)                                                                                          \
-    static void name(type *to, int64_t to_stride, const type *from, int64_t from_stride, const int64_t n[2])           \
-    {                                                                                                                  \
-        type tile[TILE][TILE];                                                                                         \
-        if (n[0] < TILE || n[1] < TILE) {                                                                              \
-            for (int64_t j = 0; j < n[1]; j++)                                                                         \
-                for (int64_t i = 0; i < n[0]; i++)                                                                     \
-                    to[j * to_stride + i] = from[i * from_stride + j];                                                 \
-            return;                                                                                                    \
-        }                                                                                                              \
-        for (int64_t i = 0; i < TILE; i++)                                                                             \
-            for (int64_t j = 0; j < TILE; j++)                                                                         \
-                tile[j][i] = from[i * from_stride + j];                                                                \
-        for (int64_t j = 0; j < TILE; j++)                                                                             \
-            memcpy(to + j * to_stride, tile[j], sizeof tile[j]);                                                       \
-    }
-
-TRANSPOSE(transpose, float)
-TRANSPOSE(transpose_halves, uint16_t)
+enum { STRIPE = 16 }; /* rows that a thread writes at once */
 
 /* Element (i, j) of the rectangle is local element (j, i). Local rows may be more than the rectangle's only where the
  * vocabulary is padded, which adds rows at the end. */
@@ -169,13 +148,15 @@ void clv_piece_turn(clv_rect rect, const int64_t rows[2], size_t size, const voi
 {
     const int64_t height = rect.n[0], width = rect.n[1];
 #pragma omp parallel for
-    for (int64_t i = 0; i < rows[1]; i += TILE)
-        for (int64_t j = 0; j < width; j += TILE) {
-            const int64_t n[2] = {CLV_MIN(TILE, width - j), CLV_MIN(TILE, rows[1] - i)};
-            const int64_t from = j * height + rows[0] + i, to = i * width + j;
-            if (size == sizeof(float))
-                transpose((float *)dense + to, width, (const float *)local + from, height, n);
-            else
-                transpose_halves((uint16_t *)dense + to, width, (const uint16_t *)local + from, height, n);
+    for (int64_t i = 0; i < rows[1]; i += STRIPE) {
+        const int64_t n = CLV_MIN(STRIPE, rows[1] - i), from = rows[0] + i, to = i * width;
+        const uint16_t *halves = (const uint16_t *)local + from;
+        if (size == sizeof(float)) {
+            clv_transpose((float *)dense + to, width, (const float *)local + from, height, (int64_t[]){width, n});
+            continue;
         }
+        for (int64_t j = 0; j < width; j++)
+            for (int64_t k = 0; k < n; k++)
+                ((uint16_t *)dense)[to + k * width + j] = halves[j * height + k];
+    }
 }
