@@ -81,6 +81,7 @@ const char *clv_backend_blas(void);
  * in FLOP/s. Takes ~50 ms. */
 double clv_backend_peak(clv_dtype dtype);
 
+void clv_copy_past(void *to, const void *from, size_t bytes); /* past the caches, by the calling thread */
 /* to[j][i] = from[i][j] for i < n[0], j < n[1], on the host, by the calling thread; *_row: elements from row to row. */
 void clv_transpose(float *to, int64_t to_row, const float *from, int64_t from_row, const int64_t n[2]);
 

@@ -55,7 +55,7 @@ void clv_copy_wide(void *to, const void *from, size_t bytes)
     const size_t step = 1 << 16;
 #pragma omp parallel for
     for (size_t at = 0; at < bytes; at += step)
-        memcpy((char *)to + at, (const char *)from + at, CLV_MIN(step, bytes - at));
+        clv_copy_past((char *)to + at, (const char *)from + at, CLV_MIN(step, bytes - at));
 }
 
 /* ---- who sends what ---- */

@@ -1,9 +1,11 @@
-/* transpose_test.c - every element at its place and nothing beside it written, for whole lines, tails and odd rows. */
+/* stream_test.c - every element at its place and nothing beside it written, for whole lines, tails and odd rows. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include <string.h>
 
 #include "op/backend.h"
 
@@ -37,8 +39,25 @@ static void test_places(void **state)
     }
 }
 
+static void test_copies(void **state)
+{
+    enum { BYTES = 400 };
+    (void)state;
+    _Alignas(64) unsigned char from[BYTES], to[BYTES];
+    for (int i = 0; i < BYTES; i++)
+        from[i] = (unsigned char)(i % 255 + 1);
+    for (size_t first = 0; first < 70; first += 3)
+        for (size_t n = 0; first + n < BYTES - 8; n += n < 70 ? 1 : 61) {
+            memset(to, 0, sizeof to);
+            clv_copy_past(to + first, from + 5, n);
+            assert_memory_equal(to + first, from + 5, n);
+            for (size_t i = 0; i < BYTES; i++)
+                assert_true((i >= first && i < first + n) || to[i] == 0);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places), cmocka_unit_test(test_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* transpose.c - matrices transposed between buffers of the host.
+/* stream.c - large buffers of the host copied, as they lie and transposed.
  *
  * A cache line that is written whole goes past the caches: to fetch it first would be a third of the traffic, and rows
  * a power of two apart would drive each other out. So the destination is written line by line, 16 floats at once.
@@ -69,5 +69,23 @@ void clv_transpose(float *to, int64_t to_row, const float *from, int64_t from_ro
             else
                 tile_store(at, to_row, source, from_row);
         }
+    streams_end();
+}
+
+void clv_copy_past(void *to, const void *from, size_t bytes)
+{
+    enum { LINE = CPU_LINE * sizeof(float) };
+    char *at = to;
+    const char *source = from;
+    const size_t head = CLV_MIN(bytes, (LINE - (uintptr_t)at % LINE) % LINE);
+    const size_t lines = (bytes - head) / LINE * LINE;
+    memcpy(at, source, head);
+    for (size_t i = head; i < head + lines; i += LINE) {
+        cpu_four x[4];
+        memcpy(x, source + i, sizeof x);
+        for (int k = 0; k < 4; k++)
+            stream((float *)(void *)(at + i) + 4 * k, x[k]);
+    }
+    memcpy(at + head + lines, source + head + lines, bytes - head - lines);
     streams_end();
 }
