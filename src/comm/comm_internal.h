@@ -55,8 +55,9 @@ void clv_reduce_in_order(void *out, const void *const *in, int n, size_t count, 
 /* launch.c: what the launcher's variables tell before MPI starts. The number of ranks that it says it started, 0
  * without a launcher; and its name. */
 int clv_launched_size(const char **launcher);
-/* More ranks than cores on this host: Open MPI is asked to yield while it waits, unless the user chose. */
+/* More ranks than cores on this host, none bound: Open MPI is asked to yield while it waits, unless the user chose. */
 void clv_launch_yield(void);
+bool clv_launch_yields(void); /* is that Open MPI's affair: chosen, asked for, or known to its mpirun? */
 bool clv_launch_synchronous(void); /* see clv_comm_synchronize */
 
 #endif

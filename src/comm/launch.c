@@ -54,10 +54,18 @@ static int cores_allowed(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
+/* A rank that mpirun has bound to some of the cores cannot tell which the others have: comm_mpi.c asks them later. */
 void clv_launch_yield(void)
 {
-    if (local_ranks() > cores_allowed())
+    const int cores = cores_allowed();
+    const bool bound = getenv("OMPI_MCA_orte_bound_at_launch") != NULL && cores < sysconf(_SC_NPROCESSORS_ONLN);
+    if (!bound && number_in("OMPI_COMM_WORLD_LOCAL_SIZE") > cores)
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
+
+bool clv_launch_yields(void)
+{
+    return getenv("OMPI_MCA_mpi_yield_when_idle") != NULL || number_in("OMPI_MCA_mpi_oversubscribe") > 0;
 }
 
 /* A turn takes 10 to 50 ns. 2,000 bridge what one thread does between two parallel loops; longer waits mean that
