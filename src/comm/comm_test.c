@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum { PIECE = 4000 }; /* bytes: 2,500 floats take three messages */
-static const size_t counts[] = {0, 1, 2, 3, 7, 1000, 1001, 2500, 20011, 700001};
+/* Also both sides of where an algorithm or the cut of a message changes: 4,000 bytes and 16 KiB. */
+static const size_t counts[] = {0, 1, 2, 3, 7, 1000, 1001, 2500, 4096, 4097, 8192, 8193, 20011, 700001};
 
 /* Element i of rank r: small whole numbers, so that sums are exact in every type. */
 static int64_t value(int r, size_t i)
@@ -453,6 +454,17 @@ static int small_pieces_case(clv_comm *world)
     return failed;
 }
 
+static int synchronous_case(clv_comm *world)
+{
+    const bool before = world->synchronous;
+    world->synchronous = true;
+    const int failed = all_reduce_case(world) + reduce_scatter_case(world) + all_gather_case(world) +
+                       all_to_all_case(world) + broadcast_case(world) + message_case(world) + order_case(world) +
+                       flight_case(world);
+    world->synchronous = before;
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     static const mpi_case cases[] = {
@@ -471,6 +483,7 @@ int main(int argc, char **argv)
         {"ends of a pipeline", ends_case},
         {"waiting in a circle", circle_case},
         {"small pieces", small_pieces_case},
+        {"synchronous sends", synchronous_case},
         {0},
     };
     return mpi_test_run(&argc, &argv, cases);
