@@ -41,10 +41,11 @@ struct clv_saving {
     clv_output weights_out, moments_out;
     clv_gather gather; /* while something travels */
     clv_walk *weights_walks, *moments_walks;
-    clv_text sums;     /* of the files that this rank wrote, as members of one object */
-    clv_status status; /* of this rank */
-    clv_task *behind;  /* the part that is under way */
-    bool finishing;    /* and it is the last one */
+    int64_t rounds, done; /* of the exchange */
+    clv_text sums;        /* of the files that this rank wrote, as members of one object */
+    clv_status status;    /* of this rank */
+    clv_task *behind;     /* the part that is under way */
+    bool finishing;       /* and it is the last one */
 };
 typedef struct clv_saving save;
 
@@ -237,6 +238,7 @@ static void gather_first(save *s)
     clv_catalog_take(&s->moments, &s->gather, &s->moments_out);
     s->weights_walks = clv_catalog_walks(&s->weights);
     s->moments_walks = clv_catalog_walks(&s->moments);
+    s->rounds = clv_catalog_rounds(&s->weights) + clv_catalog_rounds(&s->moments);
     s->status = s->weights_out.status.code != CLV_OK ? s->weights_out.status : s->moments_out.status;
 }
 
@@ -394,6 +396,7 @@ static void exchange_round(save *s)
         clv_catalog_round(&s->weights, &s->gather, &s->weights_out, s->weights_walks);
     else
         clv_catalog_round(&s->moments, &s->gather, &s->moments_out, s->moments_walks);
+    s->done++;
     if (clv_catalog_has_more(&s->weights, s->weights_walks) || clv_catalog_has_more(&s->moments, s->moments_walks))
         return;
     clv_gather_close(&s->gather);
@@ -420,13 +423,14 @@ clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const
     return clv_checkpoint_begin_on(out, c, root, keep_last, &(clv_disk){.shard = CLV_SHARD});
 }
 
-void clv_checkpoint_advance(clv_saving *saving, double seconds)
+void clv_checkpoint_advance(clv_saving *saving, double seconds, double part)
 {
     const double start = clv_seconds();
     bool on = true;
     while (saving->behind == NULL && on) {
         exchange_round(saving);
-        on = clv_comm_decide(saving->world, clv_seconds() - start < seconds ? 1.0 : 0.0) > 0.0;
+        on = (double)saving->done < part * (double)saving->rounds ||
+             clv_comm_decide(saving->world, clv_seconds() - start < seconds ? 1.0 : 0.0) > 0.0;
     }
 }
 

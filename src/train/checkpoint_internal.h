@@ -183,6 +183,7 @@ typedef struct clv_walk {
 } clv_walk;
 clv_walk *clv_catalog_walks(const clv_catalog *catalog); /* to be freed */
 void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o);
+int64_t clv_catalog_rounds(const clv_catalog *catalog); /* after _take */
 bool clv_catalog_has_more(const clv_catalog *catalog, clv_walk *walks);
 void clv_catalog_round(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walks);
 size_t clv_catalog_kept_bytes(const clv_catalog *catalog, const clv_gather *g);

@@ -3,7 +3,6 @@
  * every single step. */
 #include "train/checkpoint_test.h"
 
-#include <math.h>
 #include <unistd.h>
 
 static const clv_layout whole[] = {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.dp = 2}, {.dp = 4}, {.tp = 2, .dp = 2}};
@@ -23,9 +22,9 @@ static clv_status save_behind(model *m, const char *root, int64_t keep_last, con
     CLV_TRY(clv_checkpoint_begin_on(&saving, &c, root, keep_last, disk));
     const int64_t iteration = m->progress.iteration;
     model_fill(m, 99);
-    clv_checkpoint_advance(saving, 0.0);
+    clv_checkpoint_advance(saving, 0.0, 0.5);
     model_fill(m, 98);
-    clv_checkpoint_advance(saving, INFINITY);
+    clv_checkpoint_advance(saving, 0.0, 1.0);
     while (!clv_checkpoint_waits(saving))
         usleep(1000);
     const bool early = clv_checkpoint_find(root, folder, &resumable).code == CLV_OK &&

@@ -172,6 +172,22 @@ void clv_catalog_take(clv_catalog *catalog, clv_gather *g, clv_output *o)
     }
 }
 
+static int64_t rounds_of(const clv_entry *e)
+{
+    return e->done ? 0 : CLV_CEIL_DIV(e->dim[0], clv_entry_rows_in(e, CLV_ROUND_BYTES));
+}
+
+int64_t clv_catalog_rounds(const clv_catalog *catalog)
+{
+    int64_t most = 0, sum = 0;
+    for (size_t i = 0; i < catalog->count; i++) {
+        const bool first = i == 0 || catalog->entry[i].file != catalog->entry[i - 1].file;
+        sum = (first ? 0 : sum) + rounds_of(&catalog->entry[i]);
+        most = CLV_MAX(most, sum);
+    }
+    return most;
+}
+
 void clv_catalog_round(const clv_catalog *catalog, clv_gather *g, clv_output *o, clv_walk *walks)
 {
     for (int f = 0; f < catalog->files; f++) {

@@ -183,8 +183,8 @@ void clv_room_close(clv_room *room);
 /* The same in the background, in parts between which the run goes on, with config, options and names that stay:
  *
  *   _begin     copies what this rank holds
- *   _advance   lets the copies travel to the ranks that write them, until `seconds` have passed on rank 0; when all are
- *              there a thread writes, which calls no MPI
+ *   _advance   lets the copies travel to the ranks that write them, until `seconds` have passed on rank 0 and `part` of
+ *              all (0 to 1) has arrived; when all are there a thread writes, which calls no MPI
  *   _go_on     when all ranks wait: the first time lets rank 0's thread publish, and remove what is too old; the second
  *              time it is saved, and *saving becomes NULL
  *   _end       does what is left, and waits
@@ -193,7 +193,7 @@ void clv_room_close(clv_room *room);
  */
 typedef struct clv_saving clv_saving;
 clv_status clv_checkpoint_begin(clv_saving **out, const clv_checkpoint *c, const char *root, int64_t keep_last);
-void clv_checkpoint_advance(clv_saving *saving, double seconds);
+void clv_checkpoint_advance(clv_saving *saving, double seconds, double part);
 bool clv_checkpoint_waits(const clv_saving *saving); /* this rank's thread has done its part */
 clv_status clv_checkpoint_go_on(clv_saving **saving);
 clv_status clv_checkpoint_end(clv_saving **saving);

@@ -63,14 +63,16 @@ static clv_status evaluate(clv_trainer *t)
     return clv_ok();
 }
 
-/* A checkpoint that was begun goes on, in so little of an iteration's time that nobody feels it. */
+/* A checkpoint that was begun goes on, in so much of an iteration's time that it is not felt; in more where the next
+ * one comes soon, and would have to wait. */
 static void save_advance(clv_trainer *t)
 {
     static const double share = 0.03;
-    if (t->saving == NULL || t->saving_iteration == t->progress.iteration)
+    const int64_t passed = t->progress.iteration - t->saving_iteration, interval = t->options->save_interval;
+    if (t->saving == NULL || passed == 0)
         return;
     const double start = clv_seconds();
-    clv_checkpoint_advance(t->saving, share * t->took);
+    clv_checkpoint_advance(t->saving, share * t->took, interval > 0 ? 2.0 * (double)passed / (double)interval : 0.0);
     t->waited += clv_seconds() - start;
 }
 
