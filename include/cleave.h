@@ -51,8 +51,8 @@ const char *cleave_version(void); /* "0.1.0" */
 typedef struct cleave_world cleave_world;
 
 /* For how many turns a thread that waits should spin before it sleeps: few where other ranks may use the same cores,
- * else more. libgomp reads it from GOMP_SPINCOUNT before main begins, so a program that sets it starts itself again; its
- * own 300,000 turns make runs that share cores several times slower. */
+ * else more. libgomp reads it from GOMP_SPINCOUNT before main begins, so a program that sets it starts itself again;
+ * its own 300,000 turns make runs that share cores several times slower. */
 int cleave_spin_count(void);
 /* Under mpirun this is MPI's world (MPI is initialised), else one process without MPI. Collective: all processes.
  * Errors: processes that were started by the launcher of another MPI. */

@@ -57,7 +57,7 @@ void clv_reduce_in_order(void *out, const void *const *in, int n, size_t count, 
 int clv_launched_size(const char **launcher);
 /* More ranks than cores on this host, none bound: Open MPI is asked to yield while it waits, unless the user chose. */
 void clv_launch_yield(void);
-bool clv_launch_yields(void); /* is that Open MPI's affair: chosen, asked for, or known to its mpirun? */
+bool clv_launch_yields(void);      /* is that Open MPI's affair: chosen, asked for, or known to its mpirun? */
 bool clv_launch_synchronous(void); /* see clv_comm_synchronize */
 
 #endif
