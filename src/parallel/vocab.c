@@ -6,6 +6,7 @@
  * A rank may own nothing but padding; its maximum is then -inf and its sums are 0.
  * Source: Shoeybi et al. 2019, section 3 (embedding and output).
  */
+#include "op/backend.h"
 #include "parallel.h"
 
 void clv_vocab_embed_forward(clv_ctx *cx, clv_tensor y, clv_tensor ids, const clv_vocab *vocab)
@@ -25,7 +26,7 @@ void clv_vocab_embed_backward(clv_ctx *cx, clv_tensor dy, clv_tensor ids, const 
     clv_arena_release(cx->temp, mark);
 }
 
-void clv_vocab_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vocab, const clv_vocab_loss *what)
+static void rows_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vocab, const clv_vocab_loss *what)
 {
     const size_t mark = clv_arena_mark(cx->temp);
     clv_comm *tp = clv_mesh_comm(cx->mesh, CLV_TP);
@@ -49,4 +50,24 @@ void clv_vocab_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vo
     if (what->weight.ndim > 0)
         clv_ce_backward(cx, logits, max, sums, what->weight, &ce); /* weight (softmax - onehot) */
     clv_arena_release(cx->temp, mark);
+}
+
+enum { CACHED = 4 << 20 }; /* bytes of logits */
+
+/* Where nothing is exchanged, rows go through in groups that stay in the caches from the maximum to the gradient. */
+void clv_vocab_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vocab, const clv_vocab_loss *what)
+{
+    const int64_t rows = logits.dim[0], row_bytes = 4 * clv_last(logits);
+    const int64_t few = CLV_MAX(CACHED / CLV_MAX(row_bytes, 1), clv_backend_threads());
+    const int64_t step = clv_mesh_size(cx->mesh, CLV_TP) == 1 ? few : rows;
+    for (int64_t at = 0; at < rows; at += step) {
+        const int64_t n = CLV_MIN(step, rows - at);
+        clv_vocab_loss part = {.loss = clv_slice(what->loss, at, n),
+                               .nll = clv_slice(what->nll, at, n),
+                               .target = clv_slice(what->target, at, n),
+                               .smoothing = what->smoothing};
+        if (what->weight.ndim > 0)
+            part.weight = clv_slice(what->weight, at, n);
+        rows_cross_entropy(cx, clv_slice(logits, at, n), vocab, &part);
+    }
 }
