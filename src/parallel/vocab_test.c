@@ -54,7 +54,7 @@ typedef struct result {
 
 static float weight_of(int64_t row)
 {
-    return row % 2 > 0 ? 2.0f : 1.0f;
+    return (float)(row + 1);
 }
 
 static result loss_run(bench *w, const clv_vocab *vocab, logit_of at, const int32_t *target, float smoothing)
