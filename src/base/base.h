@@ -100,7 +100,7 @@ void *clv_resize(void *old, size_t count, size_t size);
 char *clv_strdup(const char *text);
 int64_t clv_memory_resident(void); /* bytes of this process in memory now; 0 where the system does not say */
 
-/* ---- task.c: work beside the run, on a thread that lets all others go first ----------------------------------------
+/* ---- task.c: work beside the run, on a thread that lets others go first --------------------------------------------
  */
 
 typedef struct clv_task clv_task;
