@@ -57,15 +57,12 @@ static void rows_forward(clv_ctx *cx, clv_tensor xf, const clv_head *head, const
     const int64_t rows = xf.dim[0], step = chunk_rows(rows, head->output.l.w.dim[0]);
     for (int64_t at = 0; at < rows; at += step) {
         const int64_t n = CLV_MIN(step, rows - at);
-        clv_vocab_loss part = {.loss = clv_slice(what->loss, at, n),
-                               .nll = clv_slice(what->nll, at, n),
-                               .target = clv_slice(what->target, at, n),
-                               .smoothing = what->smoothing};
+        clv_vocab_loss part = clv_vocab_loss_rows(what, at, n);
         clv_tensor dxf = {0};
-        if (saved != NULL) {
-            part.weight = clv_slice(what->weight, at, n);
+        if (saved != NULL)
             dxf = clv_slice(clv_reshape2(saved->dxf, rows, clv_last(xf)), at, n);
-        }
+        else
+            part.weight = dxf; /* no gradient */
         chunk_forward(cx, clv_slice(xf, at, n), dxf, head, &part);
     }
 }

@@ -70,6 +70,7 @@ typedef struct clv_vocab_loss {
     clv_tensor weight;
     float smoothing;
 } clv_vocab_loss;
+clv_vocab_loss clv_vocab_loss_rows(const clv_vocab_loss *what, int64_t first, int64_t n); /* of these rows alone */
 void clv_vocab_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vocab, const clv_vocab_loss *what);
 
 /* ---- rng_tracker.c: Megatron's three named streams

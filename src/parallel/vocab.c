@@ -52,6 +52,17 @@ static void rows_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *
     clv_arena_release(cx->temp, mark);
 }
 
+clv_vocab_loss clv_vocab_loss_rows(const clv_vocab_loss *what, int64_t first, int64_t n)
+{
+    clv_vocab_loss part = *what;
+    part.loss = clv_slice(what->loss, first, n);
+    part.nll = clv_slice(what->nll, first, n);
+    part.target = clv_slice(what->target, first, n);
+    if (what->weight.ndim > 0)
+        part.weight = clv_slice(what->weight, first, n);
+    return part;
+}
+
 enum { CACHED = 4 << 20 }; /* bytes of logits */
 
 /* Where nothing is exchanged, rows go through in groups that stay in the caches from the maximum to the gradient. */
@@ -62,12 +73,7 @@ void clv_vocab_cross_entropy(clv_ctx *cx, clv_tensor logits, const clv_vocab *vo
     const int64_t step = clv_mesh_size(cx->mesh, CLV_TP) == 1 ? few : rows;
     for (int64_t at = 0; at < rows; at += step) {
         const int64_t n = CLV_MIN(step, rows - at);
-        clv_vocab_loss part = {.loss = clv_slice(what->loss, at, n),
-                               .nll = clv_slice(what->nll, at, n),
-                               .target = clv_slice(what->target, at, n),
-                               .smoothing = what->smoothing};
-        if (what->weight.ndim > 0)
-            part.weight = clv_slice(what->weight, at, n);
+        const clv_vocab_loss part = clv_vocab_loss_rows(what, at, n);
         rows_cross_entropy(cx, clv_slice(logits, at, n), vocab, &part);
     }
 }

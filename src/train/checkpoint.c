@@ -9,8 +9,8 @@
  * complete, or is no more: the next save removes it.
  *
  * In the background the order is the same: each rank copies what it holds, the copies travel to their owners between
- * the iterations that follow, a thread of each rank writes and syncs what arrived, and when all are done the ranks
- * agree and publish. Another thread removes what is too old.
+ * the iterations that follow, a thread of each rank writes and syncs what arrived, and when all have agreed that this
+ * is done a thread of rank 0 publishes, and removes what is too old.
  */
 #include "train/checkpoint_internal.h"
 
@@ -210,8 +210,8 @@ static void prune(const save *s)
 
 /* ---- the parts of a save ----
  *
- * gather, the exchange and finish communicate, and belong to the run's own thread; work does not, and may have one of
- * its own. */
+ * gather, the exchange and join communicate, and belong to the run's own thread; work and finish do not, and may have
+ * one of their own. */
 
 static clv_status reserve(const save *s, clv_room *room, const clv_gather *g)
 {
